@@ -34,7 +34,7 @@ RUN PIP_CONSTRAINT=/build/constraints.txt pip wheel --no-cache-dir --no-deps --w
 # sqlalchemy are tested with, parts of scipy that no code here loads, and compiled sources go.
 RUN python -m venv /opt/dpledger \
     && /opt/dpledger/bin/pip install --no-cache-dir --no-compile --only-binary :all: \
-       --constraint constraints.txt /wheels/dpledger-*.whl \
+       --constraint constraints.txt "$(echo /wheels/dpledger-*.whl)[telemetry]" \
     && /opt/dpledger/bin/pip uninstall --yes pip setuptools \
     && cd /opt/dpledger/lib/python3.*/site-packages \
     && find numpy scipy -type d -name tests -prune -exec rm -r {} + \

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -73,6 +74,7 @@ from service.web.middleware import (
     SuspensionState,
 )
 from service.web.process_role import RoleFilter
+from service.web.tracing import UNTRACED, Tracing, tracing_of
 
 _LOGGER = logging.getLogger("dpledger.app")
 _KEY_GONE: Final = (
@@ -84,6 +86,8 @@ _NO_KEY_YET: Final = (
     "no API key was created yet: the start token in %s acts as an admin's key until one is"
 )
 FIRST_KEY: Final = "first-admin"
+# Telemetry of newer FastAPIs tells queries, in which secrets stand; `web.open_telemetry` does not.
+_UNTOLD: Final[Any] = {"tracing": False, "metrics": False, "logs": False}
 KEY_LENGTH_MIN: Final = 32
 
 
@@ -92,9 +96,9 @@ class Application(FastAPI):
 
     _appends: DirectAppends | None = None
 
-    def answer_appends(self, settings: Settings) -> None:
-        """Answer usual appends first, from here on, where the process writes."""
-        if settings.role != "reader":
+    def answer_appends(self, settings: Settings, *, traced: bool) -> None:
+        """Answer usual appends first, where the process writes and no span has to be told of it."""
+        if settings.role != "reader" and not traced:
             self._appends = DirectAppends(
                 super().__call__,
                 self.state,
@@ -113,8 +117,8 @@ def create_app(settings: Settings) -> Application:
 
     Raises:
         StartupError: the database is not at this version or lacks what the ledger relies on, the
-            service would be open to others, or this machine's mathematical library is not as
-            accurate as bounds need.
+            environment asks for telemetry that cannot be, the service would be open to others, or
+            this machine's mathematical library is not as accurate as bounds need.
     """
     _require_accurate_library()
     webhooks = webhooks_of(settings)
@@ -138,10 +142,11 @@ def create_app(settings: Settings) -> Application:
         signer = _signer(settings, engine)
         reads = settings.role == "reader"
         witness = None if reads else follower_of(settings, engine, signer)
+        tracing = tracing_of(os.environ, engine)
     except Exception:
         engine.dispose()
         raise
-    return wire(engine, keys, settings, webhooks, signer=signer, witness=witness)
+    return wire(engine, keys, settings, webhooks, signer=signer, witness=witness, tracing=tracing)
 
 
 def _signer(settings: Settings, engine: Engine) -> Signer | None:
@@ -167,6 +172,7 @@ def wire(
     *,
     signer: Signer | None = None,
     witness: Follower | None = None,
+    tracing: Tracing = UNTRACED,
 ) -> Application:
     """The application on a database that is ready."""
     build_messages()
@@ -181,6 +187,7 @@ def wire(
         moved=feed.moved,
         patience_seconds=PATIENCE * wait,
         measures=measures,
+        committing=tracing.committing,
     )
     dispatcher = Dispatcher(engine, webhooks)
     background = _background(settings, keys.uses, dispatcher, writer, witness)
@@ -199,6 +206,7 @@ def wire(
             thread.stop()
         # An abandoned query holds its connection until it ends.
         await asyncio.get_running_loop().shutdown_default_executor()
+        tracing.stop()
         engine.dispose()
 
     app = Application(
@@ -213,6 +221,7 @@ def wire(
         docs_url=None,  # the page would load its scripts from elsewhere
         redoc_url=None,
         openapi_url="/v1/openapi.json",
+        telemetry=_UNTOLD,
         redirect_slashes=False,  # a path that is not one is 404, not somewhere else
         lifespan=lifespan,
         responses={"4XX": problems.PROBLEM_DESCRIPTION, "503": problems.PROBLEM_DESCRIPTION},
@@ -242,7 +251,7 @@ def wire(
     app.state.certified = CertifiedEpsilons()
     app.state.histories = KnownHistories()
     app.state.boards = Boards(app.state.budgets, app.state.certified)
-    app.state.ledger = Ledger(engine, dispatcher.waiting, app.state.budgets)
+    app.state.ledger = Ledger(engine, dispatcher.waiting, app.state.budgets, app.state.certified)
     app.state.gate = gate = SuspensionState(engine)
     modules = (
         datasets,
@@ -269,7 +278,8 @@ def wire(
     )
     app.add_middleware(OneHost)
     app.add_middleware(Arrivals, keys=keys, per_second=settings.keyless_requests_per_second)
-    app.add_middleware(RequestLog, measures=measures)  # outermost: every answer has an id
+    app.add_middleware(RequestLog, measures=measures)  # every answer has an id
+    app.add_middleware(tracing.around)  # outermost: an answer ends its span
     problems.install_problems(app)
     for module in modules:
         app.include_router(module.router)
@@ -277,7 +287,7 @@ def wire(
     for router in dashboard.install_pages(app, single_sign_on=keys.directory is not None):
         _note_methods(app, router)
     openapi.complete(app)
-    app.answer_appends(settings)
+    app.answer_appends(settings, traced=tracing is not UNTRACED)
     return app
 
 

@@ -15,7 +15,10 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.metrics_core import Metric
 
+from service import trace_context
+
 PROBLEM: Final = "dpledger.problem"  # of a connection's scope: the slug of its refusal
+KEY: Final = "dpledger.key"  # the same: the name of the key, or issuer#subject of the person
 OTHER: Final = "other"  # an unknown path or method
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
 # Seconds: an append takes about a millisecond, a dear question up to some seconds.
@@ -128,6 +131,8 @@ class JsonFormatter(logging.Formatter):
         }
         if (current := request_id.get()) is not None:
             line["request_id"] = current
+        if (trace := trace_context.trace_id.get()) is not None:
+            line["trace_id"] = trace
         line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

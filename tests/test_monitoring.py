@@ -12,6 +12,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.ledger.incidents import Kind
+from service.schemas.run_states import STATES
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect
@@ -39,18 +41,30 @@ def read(name: str) -> Any:
 GROUPS: list[Json] = read("rules.yml")["groups"]
 RULES: list[Json] = [rule for group in GROUPS for rule in group["rules"]]
 ALERTS = [rule for rule in RULES if "alert" in rule]
-BOARD: Json = json.loads((HERE / "grafana/dashboards/dpledger.json").read_text(encoding="utf-8"))
-PANELS: list[Json] = [one for one in BOARD["panels"] if one["type"] != "row"]
+BOARDS: list[Json] = [
+    json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted((HERE / "grafana/dashboards").iterdir())
+]
+EACH_BOARD = pytest.mark.parametrize("board", BOARDS, ids=[one["uid"] for one in BOARDS])
+
+
+def panels(board: Json) -> list[Json]:
+    return [one for one in board["panels"] if one["type"] != "row"]
+
+
+def filled(panel: Json, target: Json | None = None) -> str:
+    """A target's expression, by default the first one's, with its variables filled in."""
+    text = str((target or panel["targets"][0])["expr"])
+    for name, value in GRAFANA.items():
+        text = text.replace(name, value)
+    return text
 
 
 def shown() -> Iterator[tuple[str, str]]:
-    """Each expression of the dashboard, with its variables filled in, and what shows it."""
-    for panel in PANELS:
+    """Each expression of the dashboards, with its variables filled in, and what shows it."""
+    for panel in [panel for board in BOARDS for panel in panels(board)]:
         for target in panel["targets"]:
-            text = target["expr"]
-            for name, value in GRAFANA.items():
-                text = text.replace(name, value)
-            yield panel["title"], text
+            yield panel["title"], filled(panel, target)
 
 
 EXPRESSIONS = [(rule.get("alert") or rule["record"], rule["expr"]) for rule in RULES]
@@ -156,7 +170,10 @@ def test_what_a_recorded_series_needs_is_recorded_before(text: str) -> None:
 def test_values_that_are_matched_are_values_that_there_are(scraped: Known) -> None:
     routes = json.loads((ROOT / "docs/api/openapi.json").read_text(encoding="utf-8"))["paths"]
     pages = {path.stem for path in (ROOT / "docs" / "problems").glob("*.md")}
-    there = {"route": set(routes), "problem": pages, "status": {f"{n}xx" for n in range(1, 6)}}
+    there = {
+        "route": set(routes), "problem": pages, "status": {f"{n}xx" for n in range(1, 6)},
+        "kind": set(Kind), "state": {*STATES, "pending", "forfeited"},
+    }  # fmt: skip
     for _, text in EXPRESSIONS:
         for one in selectors(text):
             for matcher in one.matchers.matchers:
@@ -208,25 +225,52 @@ def test_what_an_operator_must_hear_of_has_an_alert() -> None:
     } <= {rule["alert"] for rule in ALERTS}  # fmt: skip
 
 
-def test_the_dashboard_is_one_that_grafana_reads() -> None:
-    ids = [one["id"] for one in BOARD["panels"]]
+def test_there_is_a_dashboard_of_all_and_one_of_a_dataset() -> None:
+    assert [one["uid"] for one in BOARDS] == ["dpledger-dataset", "dpledger"]
+    assert len({one["title"] for one in BOARDS}) == 2
+    (board, _) = BOARDS
+    asked = {str(one.name) for _, text in shown() for one in selectors(text)}
+    own = {str(one.name) for panel in panels(board) for one in selectors(filled(panel))}
+    for part in ("epsilon_nats", "charged_nats", "certified_nats", "reserved_ratio"):
+        assert f"dpledger_budget_{part}" in own
+    assert {"dpledger_dataset_entries_total", "dpledger_dataset_incidents_total"} <= own <= asked
+    # Every series of it is of the dataset that is chosen.
+    for panel in panels(board):
+        for target in panel["targets"]:
+            found = re.findall(r"\{[^}]*\}", target["expr"])
+            assert found
+            assert all('dataset="$dataset"' in one for one in found)
+            assert len(found) == len(list(selectors(filled(panel, target))))
+
+
+@EACH_BOARD
+def test_each_dashboard_is_one_that_grafana_reads(board: Json, known: Known) -> None:
+    ids = [one["id"] for one in board["panels"]]
     assert len(set(ids)) == len(ids)
-    assert BOARD["uid"] == "dpledger"
-    for panel in PANELS:
+    assert board["schemaVersion"] >= 39
+    assert board["tags"] == board["links"][0]["tags"] + ["privacy"]
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"])
+            assert asked
+            assert asked[2] in known[asked[1]]
+    for panel in panels(board):
         assert panel["title"]
         assert panel["description"].endswith((".", "spend."))
         assert panel["fieldConfig"]["defaults"]["unit"]
         references = [target["refId"] for target in panel["targets"]]
         assert references == sorted(set(references))
         assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${source}"}
-    names = {one["name"] for one in BOARD["templating"]["list"]}
-    used = set(re.findall(r"\$\{?(\w+)\}?", json.dumps(PANELS))) - {"__rate_interval", "__all"}
+    names = {one["name"] for one in board["templating"]["list"]}
+    told = json.dumps(board["panels"])
+    used = set(re.findall(r"\$\{?(\w+)\}?", told)) - {"__rate_interval", "__all"}
     assert used == names
 
 
-def test_no_panel_lies_over_another() -> None:
+@EACH_BOARD
+def test_no_panel_lies_over_another(board: Json) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in BOARD["panels"]:
+    for panel in board["panels"]:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
         cells = {
@@ -240,8 +284,9 @@ def test_no_panel_lies_over_another() -> None:
 
 def test_grafana_is_given_the_dashboard_and_where_prometheus_is() -> None:
     (source,) = read("grafana/provisioning/datasources/prometheus.yml")["datasources"]
-    variable = next(one for one in BOARD["templating"]["list"] if one["name"] == "source")
-    assert variable["current"]["value"] == source["uid"]
+    for board in BOARDS:
+        variable = next(one for one in board["templating"]["list"] if one["name"] == "source")
+        assert variable["current"]["value"] == source["uid"]
     (provider,) = read("grafana/provisioning/dashboards/dpledger.yml")["providers"]
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
     services = compose["services"]

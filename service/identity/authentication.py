@@ -33,6 +33,7 @@ from service.ledger.append.write_access import suspended_error
 from service.ledger.change_requests.persons import Actor
 from service.storage.engine import snapshot
 from service.storage.single_flight import SingleFlight
+from service.telemetry import KEY
 
 KEY_REFRESH_SECONDS: Final = 0.5  # a revoked key stops working about this time later
 BODY_BYTES_MAX: Final = "dpledger.body_bytes_max"  # of a connection's scope; BodyLimit reads it
@@ -325,6 +326,7 @@ async def permitted(
         LedgerSuspendedError: the same of a write, while the ledger is suspended.
     """
     ring: KeyRing = request.app.state.keys
+    request.scope[KEY] = caller.name
     ring.uses.note(caller.name)
     if caller.bucket is not None and RATE_TAKEN not in request.scope:
         caller.bucket.take()

@@ -202,6 +202,7 @@ def entry_frame(row: Row[Any]) -> bytes:
         "mode": row.mode,
         "verdict": row.verdict,
         "recorded_at": stamp(row.recorded_at),
+        "traceparent": row.traceparent,
     }
     # The event is stored as the JSON it is sent as.
     data = f'{json.dumps(fields, separators=(",", ":"))[:-1]},"event":{row.content}}}'

@@ -20,6 +20,7 @@ import accounting
 from service.clock import now
 from service.ledger.incidents import Kind
 from service.operations.budgets import BUDGETS_SECONDS, HEADS, Budgets, expired_counts, versions_of
+from service.operations.certified_epsilons import CertifiedEpsilon, CertifiedEpsilons
 from service.operations.health import OK, RECOVERING_DETAIL, Checks
 from service.schemas.responses import BudgetAnswer
 from service.schemas.run_states import STATES
@@ -28,6 +29,7 @@ from service.storage.single_flight import SingleFlight
 from service.storage.tables import branches, findings, incidents, reservations, runs
 
 BUDGETS_MAX: Final = 50  # datasets that are told by name, the most spent first
+_CERTIFIED_SECONDS: Final = 0.1  # of processor time for certified epsilons that have changed
 KEPT_SECONDS: Final = 5.0  # that what the ledger says is told again
 _LEASES: Final = ("pending", "forfeited")
 
@@ -66,6 +68,7 @@ class _Budget:
 
     dataset: str
     epsilon: float  # nats, the limit
+    charged: float  # nats, upper; infinite where it is not finite
     spent: float  # upper; infinite where it is not finite
     reserved: float
     overdrawn: bool
@@ -82,6 +85,7 @@ class Figures:
     leases: Mapping[tuple[int, str], int]
     contradicted: Mapping[int, int]
     budgets: Mapping[int, _Budget]
+    certified: Mapping[str, CertifiedEpsilon]  # of datasets with a limit, by name
     frozen: frozenset[int]  # datasets that admit nothing
     unread: frozenset[int]  # datasets whose budget could not be read yet
     deliveries: int  # that webhooks have not taken
@@ -94,6 +98,7 @@ class Ledger:
     engine: Engine
     deliveries: Callable[[], int]
     budgets: Budgets = field(default_factory=Budgets)
+    certified: CertifiedEpsilons = field(default_factory=CertifiedEpsilons)
     _figures: Figures | None = None
     _read_at: float = -1e9
     _look: SingleFlight[Figures] = field(init=False)
@@ -125,6 +130,11 @@ class Ledger:
                 connection, heads, versions, deadline=deadline, age_max=math.inf
             )
             limited = {row.id: row.name for row in heads if row.budget_epsilon is not None}
+            told = {one: _budget(limited[one], budget) for one, budget in known.items()}
+            # What there is no time to compute is left out: what it was is less than what it is.
+            rows = {row.id: row for row in heads}
+            ordered = [rows[one] for one in sorted(told, key=lambda one: _order(told[one]))]
+            certified = self.certified.of_datasets(connection, ordered, seconds=_CERTIFIED_SECONDS)
             return Figures(
                 names={row.id: row.name for row in heads},
                 entries={row.id: row.head_sequence for row in heads},
@@ -138,17 +148,24 @@ class Ledger:
                     for state in _LEASES
                 },
                 contradicted={row[0]: row[1] for row in connection.execute(_CONTRADICTED)},
-                budgets={one: _budget(limited[one], budget) for one, budget in known.items()},
+                budgets=told,
+                certified=certified,
                 frozen=frozenset(row.id for row in heads if row.frozen),
                 unread=frozenset(limited.keys() - known.keys()),
                 deliveries=self.deliveries(),
             )
 
 
+def _order(budget: _Budget) -> tuple[bool, float, str]:
+    """Overdrawn budgets first, then the most spent."""
+    return not budget.overdrawn, -budget.spent, budget.dataset
+
+
 def _budget(dataset: str, found: BudgetAnswer) -> _Budget:
     return _Budget(
         dataset=dataset,
         epsilon=found.epsilon,
+        charged=math.inf if found.spent is None else found.spent,
         spent=math.inf if found.share is None else found.share,
         reserved=math.inf if found.share_reserved is None else found.share_reserved,
         overdrawn=found.overdrawn,
@@ -266,11 +283,16 @@ def _totals(
 
 
 def _budget_families(found: Figures, seen: set[int]) -> Iterator[Metric]:
-    mine = [one for home, one in found.budgets.items() if home in seen]
-    mine.sort(key=lambda one: (-one.overdrawn, -one.spent, one.dataset))
-    told = mine[:BUDGETS_MAX]
+    mine = [(home, one) for home, one in found.budgets.items() if home in seen]
+    mine.sort(key=lambda each: _order(each[1]))
+    told = [one for _, one in mine[:BUDGETS_MAX]]
     kinds: tuple[tuple[str, str, Callable[[_Budget], float]], ...] = (
         ("epsilon_nats", "The limit of a dataset's budget.", lambda one: one.epsilon),
+        (
+            "charged_nats",
+            "Epsilon that is charged, forfeited reservations included, at most.",
+            lambda one: one.charged,
+        ),
         ("spent_ratio", "Share of capacity that is charged, at most.", lambda one: one.spent),
         (
             "reserved_ratio",
@@ -282,8 +304,29 @@ def _budget_families(found: Figures, seen: set[int]) -> Iterator[Metric]:
     for name, about, value in kinds:
         family = GaugeMetricFamily(f"dpledger_budget_{name}", about, labels=("dataset",))
         yield _labelled(family, ((one.dataset, value(one)) for one in told))
+    yield from _dataset_families(found, [home for home, _ in mine[:BUDGETS_MAX]])
     about = "Datasets whose budgets are overdrawn, told by name or not."
-    yield _gauge("dpledger_budgets_overdrawn", about, sum(one.overdrawn for one in mine))
+    yield _gauge("dpledger_budgets_overdrawn", about, sum(one.overdrawn for _, one in mine))
     about = f"Budgets without series of their own: beyond the {BUDGETS_MAX} most spent, or unread."
     left = len(mine) - len(told) + len(found.unread & seen)
     yield _gauge("dpledger_budgets_untold", about, left)
+
+
+def _dataset_families(found: Figures, told: Iterable[int]) -> Iterator[Metric]:
+    """What is told of a dataset beside its budget; only of those whose budgets are told."""
+    names = {home: found.names[home] for home in told}
+    about = "Certified epsilon of all recorded steps at the delta of the budget, at most."
+    certified = GaugeMetricFamily("dpledger_budget_certified_nats", about, labels=("dataset",))
+    known = ((name, found.certified.get(name)) for name in names.values())
+    # Of a null it is not known whether it is infinite or took too much work.
+    finite = ((name, one.epsilon) for name, one in known if one and one.epsilon is not None)
+    yield _labelled(certified, finite)
+    about = "Entries that the dataset's ledger has recorded."
+    entries = CounterMetricFamily("dpledger_dataset_entries", about, labels=("dataset",))
+    yield _labelled(entries, ((name, found.entries[home]) for home, name in names.items()))
+    about = "Incidents that the ledger has recorded of the dataset."
+    happened = CounterMetricFamily("dpledger_dataset_incidents", about, labels=("dataset", "kind"))
+    for home, name in names.items():
+        for kind in Kind:
+            happened.add_metric([name, kind], found.incidents.get((home, kind), 0))
+    yield happened

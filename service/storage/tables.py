@@ -31,6 +31,7 @@ from service.storage.identity_tables import sessions as sessions
 from service.storage.schema import ActorText, Id
 from service.storage.schema import ShortText as NameText
 from service.storage.schema import metadata as metadata
+from service.trace_context import TRACEPARENT_LENGTH
 
 datasets = Table(
     "datasets",
@@ -327,9 +328,9 @@ entries = Table(
     Column("mode", String(8), nullable=False),
     Column("verdict", String(16), nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False),
-    Column(
-        "leaf", LargeBinary
-    ),  # its hash in the dataset's log; service.ledger.log.leaves says of what
+    Column("traceparent", String(TRACEPARENT_LENGTH)),  # of the request; not in the leaf
+    # Its hash in the dataset's log; service.ledger.log.leaves says of what.
+    Column("leaf", LargeBinary),
     CheckConstraint("steps > 0", name="steps_positive"),
     Index("ix_entries_branch_id_first_step", "branch_id", "first_step", unique=True),
     Index("ix_entries_run_id_sequence", "run_id", "sequence"),
@@ -347,6 +348,7 @@ acts = Table(
     Column("content", Text, nullable=False),  # canonical JSON
     Column("by", ActorText),  # the key that did it, if any
     Column("acted_at", DateTime(timezone=True), nullable=False),
+    Column("traceparent", String(TRACEPARENT_LENGTH)),  # as of entries
     Column("leaf", LargeBinary, nullable=False),
     UniqueConstraint("dataset_id", "position"),
     Index("ix_acts_dataset_id_after_sequence", "dataset_id", "after_sequence"),

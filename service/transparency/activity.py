@@ -48,7 +48,7 @@ _RECORDED: Final = (
 
 
 class ActAnswer(Answer):
-    """An act as its leaf has it: canonical JSON of these members is what is hashed."""
+    """An act as its leaf has it: canonical JSON of all members but `traceparent` is hashed."""
 
     position: int  # of the leaf in its log, from 0
     after_sequence: int  # of the dataset's entry that it stands behind
@@ -58,6 +58,7 @@ class ActAnswer(Answer):
     by: str | None  # the key that did it, if any
     dataset: str | None  # null in the installation's log
     acted_at: str
+    traceparent: str | None
 
 
 class ActPage(Answer):
@@ -218,4 +219,5 @@ def _answer(row: Row[Any], dataset: str | None) -> ActAnswer:
         by=row.by,
         dataset=dataset,
         acted_at=exact(row.acted_at),
+        traceparent=row.traceparent,
     )

@@ -32,6 +32,7 @@ class InclusionAnswer(Answer):
     leaf: str
     path: list[str]
     root: str
+    traceparent: str | None
 
 
 class ConsistencyAnswer(Answer):
@@ -87,6 +88,7 @@ def inclusion(
         leaf=leaf.hex(),
         path=_hex(inclusion_path(position, size, tree.subtree)),
         root=tree.subtree(0, size).hex(),
+        traceparent=tree.traceparent(position),
     )
 
 

@@ -137,12 +137,8 @@ class Tree:
         Raises:
             NotFoundError: there is no such leaf.
         """
-        if not 0 <= position < self.size:
-            raise NotFoundError("The log has no such leaf.")
-        own = self._dataset_id is not None
-        acted = self._rows(_ACT[own], position=position)
-        if acted:
-            (act,) = acted
+        act, entry = self._row(position)
+        if act is not None:
             return act_data(
                 dataset=act.dataset,
                 position=act.position,
@@ -152,12 +148,31 @@ class Tree:
                 by=act.by,
                 acted_at=exact(act.acted_at),
             )
+        return entry_row_data(entry.dataset, entry)
+
+    def traceparent(self, position: int) -> str | None:
+        """The traceparent beside a leaf's row, which is not part of the leaf; None without one.
+
+        Raises:
+            NotFoundError: there is no such leaf.
+        """
+        act, entry = self._row(position)
+        found: str | None = (entry if act is None else act).traceparent
+        return found
+
+    def _row(self, position: int) -> tuple[Row[Any] | None, Any]:
+        """The act at a position, or None and the entry there."""
+        if not 0 <= position < self.size:
+            raise NotFoundError("The log has no such leaf.")
+        acted = self._rows(_ACT[self._dataset_id is not None], position=position)
+        if acted:
+            return acted[0], None
         found = self._rows(_ENTRY, sequence=self._entries_before(position) + 1)
         if not found:
             raise UnavailableError(
                 "A leaf of the log is missing: `dpledger verify` names the first."
             )
-        return entry_row_data(found[0].dataset, found[0])
+        return None, found[0]
 
     def _rows(self, query: Any, **asked: Any) -> Sequence[Row[Any]]:
         return self._connection.execute(query, {"dataset": self._dataset_id, **asked}).all()

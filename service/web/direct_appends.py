@@ -36,7 +36,7 @@ _PATH: Final = re.compile(f"/v1/runs/({NAME_PATTERN.strip('^$')})/events")
 _JSON: Final = JSON.encode()
 _LENGTH: Final = re.compile(rb"[1-9]\d{0,4}")
 # What only the framework looks at.
-_UNUSUAL: Final = frozenset({b"content-encoding", b"transfer-encoding", b"expect", b"traceparent"})
+_UNUSUAL: Final = frozenset({b"content-encoding", b"transfer-encoding", b"expect"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class DirectAppends:
         if append is None:
             await self._framework(scope, _again(message, receive), send)
             return
-        identifier = begin_request()
+        identifier = begin_request(scope["headers"])
         self._keys.uses.note(usual.caller.name)
         try:
             status, content = await record(self._state, append)

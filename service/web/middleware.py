@@ -13,6 +13,7 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 
@@ -20,12 +21,12 @@ from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service import telemetry
+from service import telemetry, trace_context
 from service.errors import LedgerError, TooManyRequestsError, UnavailableError
 from service.identity.authentication import BODY_BYTES_MAX, RATE_TAKEN, KeyRing
 from service.identity.rate_limit import Pace
 from service.storage.single_flight import SingleFlight
-from service.telemetry import OTHER, PROBLEM, Measures
+from service.telemetry import KEY, OTHER, PROBLEM, Measures
 from service.transparency.recovery import LedgerStatus, standing
 from service.web import problems
 from service.web.strict_requests import CACHING
@@ -46,10 +47,14 @@ STATE_HEADER: Final = b"x-ledger-state"
 _API: Final = "/v1/"
 
 
-def begin_request() -> str:
-    """A new id, which is that of the request in what is logged from here on."""
+def begin_request(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """A new id, which is that of the request in what is logged from here on, with its trace."""
     identifier = f"{_PROCESS}{next(_REQUESTS):012x}"
     telemetry.request_id.set(identifier)  # each request has a context of its own
+    sent = trace_context.read_traceparent(headers)
+    trace_context.traceparent.set(sent)
+    if sent is not None:
+        trace_context.trace_id.set(trace_context.trace_of(sent))
     return identifier
 
 
@@ -74,7 +79,7 @@ class RequestLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        identifier = begin_request()
+        identifier = begin_request(scope["headers"])
         started = time.perf_counter()
         status = 500
 
@@ -103,6 +108,7 @@ class RequestLog:
                     level,
                     "request",
                     extra={
+                        **({"key": scope[KEY]} if KEY in scope else {}),
                         "method": scope["method"],
                         "path": scope["path"],
                         "status": status,
@@ -163,6 +169,7 @@ class Arrivals:
         authorization = next((value for name, value in headers if name == b"authorization"), None)
         caller = None if authorization is None else self._keys.sender(authorization)
         if caller is not None:
+            scope[KEY] = caller.name
             if caller.bucket is not None and RATE_TAKEN not in scope:
                 try:
                     caller.bucket.take()

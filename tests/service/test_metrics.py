@@ -146,6 +146,32 @@ def test_a_budgets_share_is_told_rounded_up_and_an_overdraft_beside_it(
     assert Scrape(fresh).value("dpledger_budget_spent_ratio", dataset="data") == math.inf
 
 
+def test_a_datasets_epsilon_entries_and_incidents_are_told_by_its_name(
+    fresh: httpx.Client,
+) -> None:
+    setup(fresh, dataset_given={"budget": BUDGET})
+    fresh.post("/v1/datasets", json=dataset("free"))
+    append(fresh, event(0, 100), event(100, 5, sampling=FULL))
+    found, budget = Scrape(fresh), fresh.get("/v1/datasets/data").json()["budget"]
+    asked = {"delta": BUDGET["delta"]}
+    certified = fresh.get("/v1/datasets/data/guarantee", params=asked).json()["epsilon"]
+    assert found.value("dpledger_budget_charged_nats", dataset="data") == budget["spent"]
+    assert found.value("dpledger_budget_certified_nats", dataset="data") == certified > 0
+    assert found.value("dpledger_dataset_entries_total", dataset="data") == 2
+    refusals = {"dataset": "data", "kind": "refusal"}
+    assert found.value("dpledger_dataset_incidents_total", **refusals) == 0
+    assert append(fresh, event(105, 10**6, sampling=FULL), mode="charge").status_code == 409
+    assert Scrape(fresh).value("dpledger_dataset_incidents_total", **refusals) == 1
+    # Without a bound, the charge is infinite and the certified epsilon is left out.
+    append(fresh, event(105, 1, mechanism={"kind": "none"}))
+    found = Scrape(fresh)
+    assert found.value("dpledger_budget_charged_nats", dataset="data") == math.inf
+    assert found.value("dpledger_budget_certified_nats", dataset="data") is None
+    assert found.value("dpledger_dataset_entries_total", dataset="data") == 3
+    for name in ("dpledger_dataset_entries_total", "dpledger_dataset_incidents_total"):
+        assert found.labels(name, "dataset") == {"data"}
+
+
 def test_what_a_child_spends_is_told_of_its_parent(fresh: httpx.Client) -> None:
     setup(fresh, dataset_given={"budget": BUDGET})
     assert Scrape(fresh).value("dpledger_budget_spent_ratio", dataset="data") == 0

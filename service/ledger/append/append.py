@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, func, select
 
 from accounting.events import Event
+from service import trace_context
 from service.errors import (
     BranchExistsError,
     BudgetExhaustedError,
@@ -142,9 +143,7 @@ def append(work: UnitOfWork, asked: Append, *, moment: datetime) -> dict[str, An
         each = dict.fromkeys((part.event for part in placed), StepsAndPasses(steps=1))
         state.require_prices(run, BudgetDelta(recorded=each))
     fresh = _fresh(work, state, branch, placed)
-    verdict = WITHIN
-    if fresh:
-        verdict = _take(work, state, run, branch, fresh, asked, moment)
+    verdict = _take(work, state, run, branch, fresh, asked, moment) if fresh else WITHIN
     accepted = sum(part.steps for part in fresh)
     return {
         "accepted": accepted,
@@ -226,7 +225,7 @@ def _count(
     moment: datetime,
 ) -> None:
     """Count fresh steps everywhere; from here on nothing is refused."""
-    notes = state.notes
+    notes, trace = state.notes, trace_context.current_traceparent()
     _note_key(state, run, branch, asked.by)
     for part in fresh:
         state.head += 1
@@ -241,6 +240,7 @@ def _count(
                 mode=asked.mode,
                 verdict=verdict,
                 recorded_at=moment,
+                traceparent=trace,
             )
         )
     state.take(run, gone.move, gone.starts)

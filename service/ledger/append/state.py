@@ -282,6 +282,7 @@ class PendingEntry(NamedTuple):
     mode: str
     verdict: str
     recorded_at: datetime
+    traceparent: str | None
 
 
 @dataclass(slots=True)

@@ -60,7 +60,7 @@ _KEPT: Final = (
 )  # fmt: skip
 _ENTRY: Final = (
     "dataset_id", "sequence", "run_id", "branch_id", "first_step", "steps", "event_id", "mode",
-    "verdict", "recorded_at", "leaf",
+    "verdict", "recorded_at", "traceparent", "leaf",
 )  # fmt: skip
 # Statements are built once: building one costs as much as running it.
 DATASETS: Final = select(datasets).where(datasets.c.id.in_(bindparam("ids", expanding=True)))
@@ -147,7 +147,7 @@ def _entries(
         )
         yield (
             state.id, entry.sequence, entry.run.id, entry.branch.id, entry.first_step, entry.steps,
-            row, entry.mode, entry.verdict, time[0], leaf_hash(data),
+            row, entry.mode, entry.verdict, time[0], entry.traceparent, leaf_hash(data),
         )  # fmt: skip
 
 

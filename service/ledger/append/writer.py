@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from queue import Empty, SimpleQueue
@@ -17,8 +17,9 @@ from typing import Any, Final, Protocol
 
 from sqlalchemy import Engine
 
+from service import trace_context
 from service.clock import now
-from service.errors import LedgerError, UnavailableError, release
+from service.errors import LedgerError, NotFoundError, UnavailableError, release
 from service.ledger.append.unit_of_work import BranchPlace, DatasetCache, UnitOfWork
 from service.ledger.append.write_access import LedgerState, require_writable, state_of
 from service.ledger.budgets import cost_cache
@@ -56,10 +57,17 @@ class _Waiting:
     known: dict[cost_cache.Quote, Any]  # prices that were worked out for it
     loop: asyncio.AbstractEventLoop
     answer: "asyncio.Future[dict[str, Any]]"
+    traceparent: str | None
+    span: Any  # of a request that is traced
 
 
 def _unheard(_datasets: Iterable[int]) -> None:
     """Notify no listener."""
+
+
+def _untraced(_spans: Sequence[Any]) -> AbstractContextManager[object]:
+    """Trace nothing."""
+    return nullcontext()
 
 
 class Writer:
@@ -72,9 +80,11 @@ class Writer:
         moved: Callable[[Iterable[int]], None] = _unheard,
         patience_seconds: float = _PATIENCE_SECONDS,
         measures: Measures | None = None,
+        committing: Callable[[Sequence[Any]], AbstractContextManager[object]] = _untraced,
     ) -> None:
         self._measures = measures or Measures()
         self._line = DedicatedConnection(engine)
+        self._committing = committing
         self._patience_seconds = patience_seconds
         self._ended = False
         self._cache = DatasetCache()
@@ -121,7 +131,14 @@ class Writer:
         self, request: Request, known: dict[cost_cache.Quote, Any]
     ) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(request, known, loop, loop.create_future())
+        waiting = _Waiting(
+            request,
+            known,
+            loop,
+            loop.create_future(),
+            trace_context.current_traceparent(),
+            trace_context.span.get(),
+        )
         self._queue.put(waiting)
         if self._ended:  # checked after the put: later requests get no answer
             raise UnavailableError(_STOPPED)
@@ -191,19 +208,32 @@ class Writer:
         started = time.perf_counter()
         known = {quote: price for waiting in group for quote, price in waiting.known.items()}
         try:
-            with self._line.transaction() as connection, cost_cache.cached_costs_only(known):
+            with (
+                self._committing([waiting.span for waiting in group]),
+                self._line.transaction() as connection,
+                cost_cache.cached_costs_only(known),
+            ):
                 state = state_of(connection)
                 work = self._cache.open(connection, [request.place for request in requests])
-                outcomes = [_one(work, request, moment, state) for request in requests]
+                outcomes = [_one(work, waiting, moment, state) for waiting in group]
                 changed = work.write()
         except BaseException:
             self._cache.forget()  # the states may differ from the database
             raise
         self._measure(outcomes, time.perf_counter() - started)
+        self._name_datasets(group)
         self._cache.settle({request.place[0] for request in requests})
         if changed:
             self._moved(changed)
         return outcomes
+
+    def _name_datasets(self, group: Sequence[_Waiting]) -> None:
+        """Tell the spans of requests which dataset they were about."""
+        for waiting in group:
+            if waiting.span is not None:
+                with suppress(NotFoundError, KeyError):
+                    home = self._cache.home(waiting.request.place[0])
+                    waiting.span.set_attribute("dpledger.dataset", home.name)
 
     def _measure(self, outcomes: Sequence[_Outcome], seconds: float) -> None:
         committed = [one for one in outcomes if not isinstance(one, Exception)]
@@ -220,13 +250,17 @@ class Writer:
             return error
 
 
-def _one(work: UnitOfWork, request: Request, moment: datetime, state: LedgerState) -> _Outcome:
+def _one(work: UnitOfWork, waiting: _Waiting, moment: datetime, state: LedgerState) -> _Outcome:
     """The answer to one request; a refusal comes before anything is changed, so others go on."""
+    request = waiting.request
+    trace = trace_context.traceparent.set(waiting.traceparent)
     try:
         require_writable(state, admits=request.admits)
         return request.apply(work, moment)
     except (LedgerError, cost_cache.UnpricedBeforeError) as refusal:
         return refusal
+    finally:
+        trace_context.traceparent.reset(trace)
 
 
 def _tell(group: Sequence[_Waiting], outcomes: Sequence[_Outcome]) -> None:

@@ -6,12 +6,13 @@ none: the installation's. An act stands behind the entry that was the latest whe
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 
+from service import trace_context
 from service.clock import now, utc
 from service.ledger.log.merkle import Frontier, Tile, leaf_hash
 from service.schemas.event_codec import canonical
@@ -19,7 +20,8 @@ from service.storage import bulk
 from service.storage.tables import acts, datasets, installation, log_tiles
 
 ACT: Final = (
-    "dataset_id", "position", "after_sequence", "kind", "content", "by", "acted_at", "leaf",
+    "dataset_id", "position", "after_sequence", "kind", "content", "by", "acted_at", "traceparent",
+    "leaf",
 )  # fmt: skip
 TILE: Final = ("dataset_id", "level", "tile_index", "root")
 _DATASET: Final = (
@@ -50,6 +52,10 @@ class Act:
     kind: str  # one of KINDS
     content: Mapping[str, Any]
     by: str | None = None  # the key that did it, if any
+    # Of the request in which it is made.
+    traceparent: str | None = field(
+        default_factory=trace_context.current_traceparent, compare=False
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +165,9 @@ def act_row(
     )
     home = dataset[0] if dataset else None
     leaf = leaf_hash(data)
-    return home, position, after_sequence, act.kind, content, act.by, acted_at, leaf
+    return (
+        home, position, after_sequence, act.kind, content, act.by, acted_at, act.traceparent, leaf,
+    )  # fmt: skip
 
 
 def append_leaves(connection: Connection, dataset_id: int | None, happened: Sequence[Act]) -> None:

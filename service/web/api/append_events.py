@@ -13,6 +13,7 @@ from starlette.datastructures import State
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from service import trace_context
 from service.errors import InvalidRequestError, UnsupportedMediaTypeError
 from service.identity.authentication import authenticate
 from service.identity.keys import Role
@@ -49,6 +50,7 @@ _KNOWN_MAX: Final = 1024  # bodies
 _LINE: Final = TypeAdapter(EventMessage)
 STRATEGY: Final = b"matrix_gaussian"  # in a body that names one
 DEFAULTS: Final = AppendQuery()
+_TOLD: Final = ("accepted", "duplicates", "sequence", "verdict")  # to a span
 _RULES: Final = QueryRules.of_model(AppendQuery)
 
 
@@ -83,10 +85,24 @@ async def record(state: State, append: Append) -> tuple[int, bytes]:
     """
     if len(append.events) > 1:
         append = await run_in_threadpool(_prepare, state.engine, append)
+    span = trace_context.span.get()
+    if span is not None:
+        span.set_attributes(_asked(append))
     answer = await state.writer.write(append)
+    if span is not None:
+        span.set_attributes({f"dpledger.{name}": answer[name] for name in _TOLD})
     if is_unread(answer):
         answer = await run_in_threadpool(read_reply, answer)
     return (201 if answer["accepted"] else 200), encode(answer)
+
+
+def _asked(append: Append) -> dict[str, str | int]:
+    """What a span is told of an append before it is answered."""
+    return {
+        "dpledger.branch": append.branch_name,
+        "dpledger.mode": append.mode,
+        "dpledger.steps": sum(event.steps for event in append.events),
+    }
 
 
 class _AppendRoute(Route):

@@ -26,6 +26,7 @@ from service.schemas.responses import RunGuarantee
 from service.schemas.run_states import CLOSED
 from service.storage.engine import snapshot
 from service.storage.tables import entries, incidents
+from service.trace_context import trace_of
 from service.transparency.audit_answers import AuditAnswer
 from service.transparency.audits import list_audits
 from service.web.certificate_issue import CertificateQuery, issued
@@ -47,7 +48,7 @@ _INCIDENTS: Final = (
     .limit(_TOLD_MAX)
 )
 _LAST_ENTRY: Final = (
-    select(entries.c.recorded_at)
+    select(entries.c.recorded_at, entries.c.traceparent)
     .where(entries.c.run_id == bindparam("run"))
     .order_by(desc(entries.c.sequence))
     .limit(1)
@@ -65,6 +66,7 @@ class RunActivity:
     """What happened to a run."""
 
     last_recorded_at: datetime | None
+    last_trace: str | None  # the trace id of the request that recorded the last step
     incidents: list[IncidentAnswer]  # of the run itself, the newest first
     samplings: list[SamplingFound]  # what was read of its loaders, the newest first
     audits: list[AuditAnswer]  # the newest first
@@ -74,9 +76,12 @@ def chronicle(connection: Connection, run: Row[Any]) -> RunActivity:
     """What happened to a run."""
     asked = {"dataset": run.dataset_id, "run": run.id}
     rows = connection.execute(_INCIDENTS, asked).all()
+    last = connection.execute(_LAST_ENTRY, {"run": run.id}).one_or_none()
+    sent = None if last is None else last.traceparent
     found, _ = list_findings(connection, run.id, after=0, size=_FINDINGS_MAX)
     return RunActivity(
-        last_recorded_at=connection.scalar(_LAST_ENTRY, {"run": run.id}),
+        last_recorded_at=None if last is None else last.recorded_at,
+        last_trace=None if sent is None else trace_of(sent),
         incidents=[incident_answer(row) for row in rows],
         samplings=_newest(found),
         audits=list_audits(connection, run.name).audits[::-1],
