@@ -34,6 +34,7 @@ SYSTEM: Final = (  # folders and modules
     "service/test_refused_bodies.py",
     "service/test_schemathesis.py",
     "service/test_slow_bodies.py",
+    "service/test_telemetry.py",
 )
 DATABASES: Final = {"addresses", "backend_urls", "database_url", "own_server", "postgres_url"}
 # Modules of pages, of the planner and of questions over HTTP: what differs by database is tested in
@@ -43,11 +44,11 @@ SQLITE_ALONE: Final = tuple(
     for name in (
         "advisories", "api_browser", "arrivals", "certificate_page", "curve", "dashboard",
         "dataset_admission", "dataset_page", "effort", "entrance", "explain",
-        "falling_noise_over_http", "filters_over_http", "hidden_runs", "hidden_runs_refused",
-        "history", "hostile", "limits", "lower_ends", "mechanisms", "one_meaning", "outlook",
-        "plan", "planner_budget", "planner_choices", "planner_page", "poisson_would_say",
-        "problems", "reports", "request_pages", "run_page", "samplings", "scopes",
-        "smaller_bounds", "spending", "theorems_page", "watching",
+        "falling_noise_over_http", "filters_over_http", "guide_blocks", "hidden_runs",
+        "hidden_runs_refused", "history", "hostile", "limits", "lower_ends", "mechanisms",
+        "one_meaning", "outlook", "plan", "planner_budget", "planner_choices", "planner_page",
+        "poisson_would_say", "problems", "reports", "request_pages", "run_page", "samplings",
+        "scopes", "smaller_bounds", "spending", "theorems_page", "watching",
     )
 )  # fmt: skip
 

@@ -167,7 +167,7 @@ def bounds(
         return
     if not answers:
         raise failed("No theorem has these words in its id, status or source.", code=1)
-    width = shutil.get_terminal_size().columns
+    width = shutil.get_terminal_size((WIDE, 24)).columns  # a pipe gets all of each line
     for answer in answers:
         relations = "all" if len(answer.relations) == 3 else ", ".join(answer.relations)
         if width >= WIDE:

@@ -183,13 +183,14 @@ def epsilon_text(seen: WatchedRun) -> str:
 
 
 def budget_text(seen: WatchedRun) -> str:
-    """What is left of the budget that holds the run."""
+    """What the budget that holds the run has charged, and what is left; the rest is reserved."""
     budget = seen.budget
     if budget is None:
         return "no budget"
     if budget["overdrawn"]:
         return f"{seen.whose} budget of {budget['epsilon']:g} OVERDRAWN"
-    return f"{lower(budget['remaining'])} left of the {seen.whose}'s {budget['epsilon']:g}"
+    charged = f"charged {upper(budget['spent'])} of the {seen.whose}'s {budget['epsilon']:g}"
+    return f"{charged}, {lower(budget['remaining'])} left"
 
 
 def line_of(seen: WatchedRun) -> str:

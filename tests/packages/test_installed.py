@@ -1,7 +1,5 @@
 """Both wheels, installed into an empty folder: README.md's session runs to its last line."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,15 +7,6 @@ import pytest
 from deploy.release import release, session
 
 README = session.README.read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("wheels")
-    for package in release.PACKAGES:
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-        subprocess.run(command, cwd=package, check=True, capture_output=True, timeout=60)
-    return sorted(folder.iterdir())
 
 
 def test_the_session_runs_to_its_last_line(wheels: list[Path], tmp_path: Path) -> None:

@@ -345,6 +345,7 @@ def test_versions_that_were_not_tested_together_are_named(monkeypatch: pytest.Mo
     monkeypatch.setattr(host, "versions_tested", lambda: tested)
     (found,) = host.dependencies()
     assert (found.level, "tested: 0.1" in found.found) == (Level.WARN, True)
+    assert found.remedy == "pip install numpy==0.1"
     monkeypatch.setattr(host, "requires", lambda _: ["no-such-package>=1", "x ; extra == 'd'"])
     (found,) = host.dependencies()
     assert (found.level, found.found) == (Level.FAIL, "missing: no-such-package")

@@ -1,6 +1,7 @@
 """Offline commands load what they use: no web framework, no database driver, no key library."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -98,6 +99,16 @@ def test_a_wide_terminal_has_a_theorem_in_a_line(monkeypatch: pytest.MonkeyPatch
     lines = CliRunner().invoke(app, ["bounds", "gaussian", "published"]).output.splitlines()
     assert all("gaussian" in line.lower() and " published " in line for line in lines)
     assert any(line.startswith("gaussian-dp ") for line in lines)
+
+
+def test_a_pipe_gets_the_whole_source_of_a_theorem() -> None:
+    command = [str(Path(sys.executable).with_name("dpledger")), "bounds", "withdrawn"]
+    given = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
+    piped = subprocess.run(command, capture_output=True, text=True, check=True, env=given).stdout
+    known = json.loads(CliRunner().invoke(app, ["bounds", "--json", "withdrawn"]).output)
+    assert known
+    sources = zip(piped.splitlines(), known, strict=True)
+    assert all(line.endswith(one["source"]) for line, one in sources)
 
 
 def test_theorems_are_found_by_words() -> None:

@@ -188,7 +188,8 @@ def test_a_run_is_followed_until_it_is_finished(
     assert lines[0].startswith("10 steps; epsilon at most ")
     assert lines[-1].endswith("; finished")
     assert f"epsilon at most {upper(guarantee['epsilon'])} (at least " in lines[-1]
-    assert "left of the dataset's 3; active" in lines[0]
+    budget = r"; charged [0-3]\.?\d* of the dataset's 3, [0-3]\.?\d* left; active$"
+    assert re.search(budget, lines[0])
     assert any(line.startswith("incident: overdraft at sequence") for line in lines)
 
 
@@ -268,7 +269,7 @@ def drawn(given: WatchedRun) -> str:
 def test_the_picture_shows_both_ends_and_what_is_left() -> None:
     text = drawn(seen())
     assert "epsilon at most 2.37961 (at least 2.37959) at delta 1e-05" in text
-    assert "1.50000 left of the run's 4" in text
+    assert "charged 3 of the run's 4, 1.50000 left" in text
     assert "━" in text
     infinite: Json = {"epsilon": None, "epsilon_lower": None, "delta": 1e-5, "reason": "No noise."}
     assert "epsilon infinite: No noise." in drawn(seen(guarantee=infinite))

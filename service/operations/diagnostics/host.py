@@ -52,14 +52,14 @@ def dependencies() -> Iterator[Finding]:
         return
     tested = versions_tested()
     here = {one.name.lower(): one.version for one in distributions()}
-    other = [
-        f"{name} {here[name]} (tested: {pinned})"
+    other = {
+        name: f"{name} {here[name]} (tested: {pinned})"
         for name, pinned in tested.items()
         if here.get(name, pinned) != pinned
-    ]
+    }
     if other:
-        remedy = "install with the versions of constraints.txt"
-        yield warn("dependencies", ", ".join(other), remedy)
+        pins = " ".join(f"{name}=={pinned}" for name, pinned in tested.items() if name in other)
+        yield warn("dependencies", ", ".join(other.values()), f"pip install {pins}")
     else:
         yield ok("dependencies", f"{version(_PROGRAM)} with the versions it was tested with")
 

@@ -1,0 +1,18 @@
+"""Both wheels, built once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.release import release
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("wheels")
+    for package in release.PACKAGES:
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+        subprocess.run(command, cwd=package, check=True, capture_output=True, timeout=60)
+    return sorted(folder.iterdir())
