@@ -34,7 +34,7 @@ from service.storage.versioned_cache import VersionedCache
 from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard import glossary, lineage_chart, spending_chart
 from service.web.dashboard.forms import budget_form
-from service.web.dashboard.forms.budget_form import AdmissionForm, LimitForm
+from service.web.dashboard.forms.budget_form import AcceptForm, AdmissionForm, LimitForm
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
 from service.web.dashboard.viewer import PageOwner, PageTrainer, PageViewer, PostedForm
@@ -187,6 +187,27 @@ def change_admission(
     return RedirectResponse(where, HTTPStatus.SEE_OTHER)
 
 
+@router.get("/datasets/{dataset}/accept")
+def accept_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
+    """Where the form is, for who loads the answer to one again."""
+    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+
+
+@router.post("/datasets/{dataset}/accept")
+@expensive
+def change_accept(
+    dataset: DatasetName, request: Request, database: Database, viewer: PageOwner, form: PostedForm
+) -> Response:
+    """Say which statuses of theorems count on a dataset."""
+    try:
+        where = _change(dataset, request, viewer, form, budget_form.accept_change_of(form))
+    except budget_form.FORM_ERRORS as error:
+        found = _shown_again(dataset, request, database, viewer)
+        found["accept"] = AcceptForm.refused(form, error)
+        return _refused(request, viewer, found, error)
+    return RedirectResponse(where, HTTPStatus.SEE_OTHER)
+
+
 def _change(
     name: str, request: Request, viewer: Caller, sent: Mapping[str, str], change: DatasetChange
 ) -> str:
@@ -273,6 +294,8 @@ def _found(
         "form": LimitForm.of(answer) if viewer.may(Role.OWNER) else None,
         "ask": LimitForm.of(answer) if viewer.scope is Role.TRAINER else None,
         "admission": AdmissionForm.of(answer) if viewer.may(Role.OWNER) else None,
+        "accept": AcceptForm.of(answer) if viewer.may(Role.OWNER) else None,
+        "statuses": [(one, glossary.STATUSES[one]) for one in budget_form.ACCEPTED],
         "reached": _reached(viewer),
         **_spent(connection, row, answer, changes, at, spendings),
     }
