@@ -71,14 +71,19 @@ _IN_FORCE: Final = select(api_keys.c.id).where(
 )
 
 
+def incident_number(identifier: str) -> int:
+    """The row that an identifier of an incident names; 0 for none."""
+    named = _IDENTIFIER.fullmatch(identifier)
+    return int(named[1]) if named else 0
+
+
 def find_incident(connection: Connection, identifier: str) -> Row[Any]:
     """An incident's row, by what it is called wherever it is told.
 
     Raises:
         NotFoundError: there is none of that identifier.
     """
-    named = _IDENTIFIER.fullmatch(identifier)
-    row = connection.execute(_ONE, {"number": int(named[1])}).one_or_none() if named else None
+    row = connection.execute(_ONE, {"number": incident_number(identifier)}).one_or_none()
     if row is None or incident_id(row.id, row.occurred_at) != identifier:
         raise NotFoundError("There is no such incident.")
     return row

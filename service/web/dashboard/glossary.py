@@ -307,12 +307,12 @@ def _says(incident: IncidentAnswer, name: str, value: Any) -> bool:
 
 def _phrase(name: str, value: Any) -> str:
     phrase = _PHRASES.get(name, name.replace("_", " ") + " {}")
+    if value is None:
+        return f"{phrase.format('').strip()}: no finite bound"
     return phrase.format(_told_value(name, value))
 
 
 def _told_value(name: str, value: Any) -> str:
-    if value is None:
-        return "∞"
     if name == "scope":  # of a dataset or of a run
         return str(value).replace(":", " ")
     if name == "steps" and isinstance(value, int):

@@ -244,7 +244,9 @@ def _proved(connection: Connection, request: Request, name: str, delta: float) -
 
     def work() -> dict[str, Any]:
         guarantee = dataset_guarantee(connection, name, Question(delta=asked))
-        person = promise_of_dataset(connection, row, guarantee, reserved=False)
+        person = None  # before a step there is nothing that an attacker could find
+        if guarantee.without_reservations.epsilon != 0:
+            person = promise_of_dataset(connection, row, guarantee, reserved=False)
         return {
             "guarantee": guarantee,
             "person": [] if person is None else person_rows(person),

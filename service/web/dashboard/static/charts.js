@@ -40,7 +40,7 @@
 
   function written(value, digits, direction) {
     if (value === null || value === undefined || Number.isNaN(value)) return "—";
-    if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+    if (!Number.isFinite(value)) return value > 0 ? "no finite bound" : "−∞";
     const near = rounded(value, Math.max(digits, integerDigits(value)), direction);
     if (near !== 0 && (Math.abs(near) < 1e-4 || Math.abs(near) >= 1e15)) {
       return near.toExponential().replace("e+", "e");
