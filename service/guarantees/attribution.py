@@ -113,7 +113,7 @@ class Explanation(Answer):
     accountant: AccountantName
     valid_for: ValidFor
     budget: BudgetAnswer | None  # its order is the one that binds
-    order_advice: str | None  # where another order would hold noticeably more of what is recorded
+    order_advice: str | None  # where another order would hold noticeably more, and none corrects
     runs: list[RunSpent]  # that spent most first
     others: RestSpent | None
     datasets: list[DatasetSpent]  # this one first
@@ -260,6 +260,7 @@ def explain_spending(
     epsilon, order = prices.epsilon(prices.everything, at)
     lost_steps = sum(counts.steps for counts in lost.recorded.values())
     before = accumulator.sums()
+    corrected = _corrected(connection, found, before.spent, whole)
     return Explanation(
         dataset=dataset.name,
         neighboring_relation=dataset.neighboring_relation,
@@ -270,7 +271,7 @@ def explain_spending(
         accountant=AccountantName.RDP,
         valid_for=ValidFor.FIXED_SCHEDULE,
         budget=BudgetAnswer(**scope.answer(sums)) if scope else None,
-        order_advice=_order_advice(scope, prices),
+        order_advice=None if corrected.steps else _order_advice(scope, prices),
         runs=[
             RunSpent(
                 run=names[run],
@@ -281,7 +282,7 @@ def explain_spending(
         ],
         others=_others(parts, units, prices, whole, at),
         datasets=_by_dataset(homes, parts, whole),
-        corrected=_corrected(connection, found, before.spent, whole),
+        corrected=corrected,
         pending=_reserved(prices.reserved_steps - lost_steps, sums, prices, whole),
         forfeited=_reserved(lost_steps, Totals(before.spent, sums.spent), prices, whole),
     )

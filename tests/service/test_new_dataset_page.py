@@ -95,7 +95,10 @@ def test_a_training_chooses_the_filter_as_the_api_does(desk: Desk) -> None:
 
 
 def test_a_preview_says_how_much_of_the_training_fits(desk: Desk) -> None:
-    assert "All 30,000 steps fit" in desk.send("preview", **TRAINING).text
+    fits = desk.send("preview", **TRAINING).text
+    assert "All 30,000 steps fit" in fits
+    assert "The limit admits no step" not in fits  # of trainings that it is not for
+    assert "The limit admits no step" in desk.send("preview", epsilon="0.2").text
     few = desk.send("preview", **TRAINING | {"noise": "0.9", "steps": "900000"}).text
     found = re.search(r"<strong>([\d,]+) of its 900,000 steps fit", few)
     assert found

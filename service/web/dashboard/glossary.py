@@ -162,9 +162,10 @@ class Advice:
 ADVICE: Final[dict[str, Advice]] = {
     Kind.OVERDRAFT: Advice(
         _BAD,
-        "Steps were recorded beyond the limit.",
-        "Stop the runs, find out why they recorded steps instead of charging them, then decide "
-        "whether to raise the limit. Until then nothing more is admitted.",
+        "What is charged is beyond the limit.",
+        "If steps were recorded beyond it, stop the runs and find out why they did not charge "
+        "first. A correction or a lower limit also does it. Then decide whether to raise the "
+        "limit: until then nothing more is admitted.",
     ),
     Kind.REOPENED: Advice(
         _BAD,

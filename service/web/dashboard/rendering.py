@@ -94,9 +94,9 @@ class PageRoute(APIRoute):
 
 
 def guarded(response: Response) -> Response:
-    """The answer with the headers that every page has."""
+    """The answer with the headers that every page has; a certificate has a policy of its own."""
     for name, value in GUARDS.items():
-        response.headers[name] = value
+        response.headers.setdefault(name, value)
     return response
 
 

@@ -1,5 +1,6 @@
 """The page of a dataset: what is spent, by whom and since when, and what would still fit."""
 
+import json
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -275,7 +276,7 @@ def _found(
     changes, _ = dataset_settings.settings_history(connection, name, after=0, size=SETTINGS)
     happened, total = incidents.latest_incidents(connection, row.id, size=INCIDENTS)
     held, held_total = open_reservations.first_open(connection, row.id, size=RESERVATIONS)
-    at = row.budget_delta or delta
+    at, planned = row.budget_delta or delta, _planned(row)
     return {
         "dataset": answer,
         "guarantee": None,
@@ -291,8 +292,9 @@ def _found(
         "frozen_above": lineage_chart.frozen_above(connection, row.id),
         "family": _family(connection, row, viewer),
         "rows_of_parents": _rows_of_parents(answer),
-        "fits": _fits(connection, row),
-        "batch": min(BATCH, row.dataset_size),
+        "fits": _fits(connection, row, planned),
+        "batch": planned[1] if planned else min(BATCH, row.dataset_size),
+        "planned": planned,
         "form": LimitForm.of(answer) if viewer.may(Role.OWNER) else None,
         "ask": LimitForm.of(answer) if viewer.scope is Role.TRAINER else None,
         "admission": AdmissionForm.of(answer) if viewer.may(Role.OWNER) else None,
@@ -349,9 +351,32 @@ def _family(connection: Connection, row: Row[Any], viewer: Caller) -> lineage_ch
     return lineage_chart.pedigree(found, row.name, reached=_reached(viewer))
 
 
-def _fits(connection: Connection, row: Row[Any]) -> list[dict[str, Any]] | None:
-    """How long some usual trainings could still run, each alone; none where nothing limits them."""
-    rate = min(BATCH, row.dataset_size) / row.dataset_size
+def _planned(row: Row[Any]) -> tuple[float, float] | None:
+    """The noise multiplier and the batch of the training that the dataset was made for.
+
+    None without one, or if it is not Poisson-sampled Gaussian noise.
+    """
+    asked = json.loads(row.request)
+    steps = (asked.get("for") or {}).get("events") or (asked.get("budget") or {}).get("envelope")
+    if not steps:
+        return None
+    mechanism, sampling = steps[0]["mechanism"], steps[0]["sampling"]
+    if (mechanism["kind"], sampling["kind"]) != ("gaussian", "poisson"):
+        return None
+    size, rate = row.dataset_size, sampling.get("sampling_probability")
+    batch = sampling.get("expected_batch_size") if rate is None else rate * size
+    near = round(batch)
+    same = near == batch if rate is None else near / size == rate
+    return mechanism["noise_multiplier"], near if same else batch
+
+
+def _fits(
+    connection: Connection, row: Row[Any], planned: tuple[float, float] | None
+) -> list[dict[str, Any]] | None:
+    """How long some trainings could still run, each alone; none where nothing limits them."""
+    batch = min(BATCH, row.dataset_size) if planned is None else planned[1]
+    noises = _NOISES if planned is None else (("planned", planned[0]), *_NOISES)
+    rate = batch / row.dataset_size
     sampling = Poisson(sampling_probability=rate) if rate < 1 else None
     if sampling is None:
         return []
@@ -360,7 +385,7 @@ def _fits(connection: Connection, row: Row[Any]) -> list[dict[str, Any]] | None:
             event=Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling),
             steps=STEPS_MAX,
         )
-        for _, noise in _NOISES
+        for _, noise in noises
     ]
     try:
         steps = fit_suggestions.admissible(connection, row, trainings)
@@ -370,5 +395,5 @@ def _fits(connection: Connection, row: Row[Any]) -> list[dict[str, Any]] | None:
         return None
     return [
         {"how": how, "noise": noise, "steps": count, "passes": count * rate, "rate": rate}
-        for (how, noise), count in zip(_NOISES, steps, strict=True)
+        for (how, noise), count in zip(noises, steps, strict=True)
     ]

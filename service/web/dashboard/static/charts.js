@@ -121,6 +121,7 @@
   function axis(spec, which, size) {
     const given = spec[which];
     const format = given.axisFormat || given.format || plain;
+    const whole = format === count; // between whole numbers nothing is counted
     const found = {
       scale: which,
       stroke: color("--chart-axis"),
@@ -135,7 +136,7 @@
       gap: 6,
       size: which === "x" ? 32 : size,
       space: which === "x" ? 72 : 40,
-      values: (_chart, splits) => splits.map((one) => (one === null ? "" : given.log ? power(one) : format(one))),
+      values: (_chart, splits) => splits.map((one) => (one === null || (whole && !Number.isInteger(one)) ? "" : given.log ? power(one) : format(one))),
     };
     if (given.log) found.grid.filter = (_chart, splits) => splits.map((one) => (power(one) ? one : null));
     return found;
