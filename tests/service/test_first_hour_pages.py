@@ -4,8 +4,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import Engine
 
+from service.identity.keys import Role
 from service.transparency.signing import Signer
+from tests.service.browsing import make_key
 from tests.service.certifying import signing
 from tests.service.samples import BUDGET, POISSON, Json, append, dataset, event, setup
 from tests.service.test_dataset_page import page, words
@@ -75,3 +78,14 @@ def test_an_order_is_not_praised_by_steps_that_were_corrected(api: httpx.Client)
     assert api.post("/v1/runs/run/corrections", json=sent).status_code == 201
     assert api.get("/v1/datasets/data/explain").json()["order_advice"] is None
     assert "what corrections added is drawn as a part of each" in words(page(api))
+
+
+def test_who_signs_in_after_the_first_key_is_asked_for_a_key(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "No API key exists yet" in api.get("/sign-in").text
+    make_key(engine, "dana", Role.ADMIN)  # as the command line does, beside the service
+    monkeypatch.setattr("service.identity.authentication.KEY_REFRESH_SECONDS", 0.0)
+    text = api.get("/sign-in").text
+    assert "No API key exists yet" not in text
+    assert "API key" in text
