@@ -173,6 +173,14 @@ def test_an_approver_sees_what_a_correction_would_come_to(
     browsers: Browsers, engine: Engine
 ) -> None:
     where = corrected(browsers, 1.2)
+    told = words(browsers.page("bob", "/requests"))
+    assert (
+        "branch main, steps 0 to 4: as recorded \u2192 gaussian, noise multiplier 1.2, poisson"
+        in told
+    )
+    incident = browsers.page("bob", "/incidents?kind=change_request")
+    assert f'<a href="{where}">Open the request</a>' in incident
+    assert f'<a href="{where}">Open the request</a>' in browsers.page("bob", "/datasets/data")
     form = f'action="{where}/preview"'
     for key, seen in (("vic", False), ("dana", False), ("bob", True), ("ann", True)):
         assert (form in browsers.page(key, where)) == seen, key

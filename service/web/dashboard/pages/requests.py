@@ -31,7 +31,7 @@ from service.schemas.requests import PERSON_LENGTH_MAX, NewCorrection
 from service.storage.engine import snapshot
 from service.storage.tables import change_requests, datasets
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.request_changes import changed_rows, request_title
+from service.web.dashboard.request_changes import changed_rows, listed_changes, request_title
 from service.web.dashboard.viewer import PageApprover, PageTrainer, PageViewer, PostedForm
 from service.web.four_eyes import decide_request
 from service.web.parameters import ChangeRequestName, Database
@@ -139,8 +139,7 @@ def _part(
 
 def _listed(connection: Connection, row: Any) -> _Listed:
     answer = records.request_answer(row)
-    changed = [one for one in changed_rows(connection, answer) if one[1] != one[2]]
-    return answer, request_title(answer), changed
+    return answer, request_title(answer), listed_changes(connection, answer)
 
 
 @router.get("/requests/{change_request}")
