@@ -373,7 +373,7 @@ def _planned(row: Row[Any]) -> tuple[float, float] | None:
 def _fits(
     connection: Connection, row: Row[Any], planned: tuple[float, float] | None
 ) -> list[dict[str, Any]] | None:
-    """How long some trainings could still run, each alone; none where nothing limits them."""
+    """How long some trainings could still run, each alone; None without a limit."""
     batch = min(BATCH, row.dataset_size) if planned is None else planned[1]
     noises = _NOISES if planned is None else (("planned", planned[0]), *_NOISES)
     rate = batch / row.dataset_size
