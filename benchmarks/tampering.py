@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table, select, update
 
 from benchmarks.rewriting import Log, Row, rows_of, told
-from service.operations.incident_notes import NOTE_KIND
+from service.ledger.log.notes import NOTE_KIND
 from service.schemas.event_codec import canonical
 from service.storage.tables import (
     branches,

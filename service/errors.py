@@ -129,6 +129,7 @@ class BudgetExhaustedError(LedgerError):
             admissible_steps=admissible_steps,
         )
         self.failing_scopes = list(failing_scopes)
+        self.admissible_steps = admissible_steps
         self.order_uses = order_uses  # what an answer may say of the budgets' orders
 
 

@@ -21,6 +21,7 @@ PARTS = {
     "/datasets/{dataset}/limit",  # leads back to the dataset's page
     "/datasets/{dataset}/admission",  # the same
     "/datasets/{dataset}/ask",  # the same
+    "/datasets/{dataset}/accept",  # the same
     "/requests/{change_request}",  # whose name is random
     "/requests/{change_request}/{verb}",  # leads back to it
     "/datasets/{dataset}/certificate",  # a download

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from accounting.events import NeighboringRelation
-from accounting.filters import EnvelopeFilter, RenyiFilter
+from accounting.filters import EnvelopeFilter, RenyiFilter, Total
 from accounting.guarantees import ValidFor
 from service.clock import now
 from service.errors import TooExpensiveError
@@ -22,7 +22,7 @@ from service.ledger.budgets.budget import EnforcedBudget, dataset_scope
 from service.ledger.expired_reservations import expired_reservations
 from service.ledger.lookups import find_dataset
 from service.schemas.responses import AccountantName, Answer, BudgetAnswer
-from service.storage.tables import run_balances, runs
+from service.storage.tables import corrections, run_balances, runs
 from service.work_limit import bounded
 
 ATTRIBUTED_RUNS_MAX: Final = 100  # told one by one; the others are told together
@@ -47,6 +47,9 @@ _COUNTS_OF_RUNS: Final = select(
     run_balances.c.steps,
     run_balances.c.passes,
 ).where(run_balances.c.run_id.in_(bindparam("runs", expanding=True)))
+_CORRECTED_STEPS: Final = select(func.sum(corrections.c.steps)).where(
+    corrections.c.dataset_id.in_(bindparam("homes", expanding=True))
+)
 _NAMES: Final = select(runs.c.id, runs.c.name).where(
     runs.c.id.in_(bindparam("runs", expanding=True))
 )
@@ -91,6 +94,13 @@ class ReservedPart(Answer):
     share: float | None
 
 
+class CorrectedPart(Answer):
+    """What corrections add to the recorded steps; those of the runs are told as recorded."""
+
+    steps: int  # that were corrected
+    share: float | None
+
+
 class Explanation(Answer):
     """Who spent what; epsilons are diagnostic, by the Renyi accountant, for fixed schedules."""
 
@@ -103,10 +113,11 @@ class Explanation(Answer):
     accountant: AccountantName
     valid_for: ValidFor
     budget: BudgetAnswer | None  # its order is the one that binds
-    order_advice: str | None  # where another order would hold noticeably more of what is recorded
+    order_advice: str | None  # where another order would hold noticeably more, and none corrects
     runs: list[RunSpent]  # that spent most first
     others: RestSpent | None
     datasets: list[DatasetSpent]  # this one first
+    corrected: CorrectedPart
     pending: ReservedPart
     forfeited: ReservedPart
 
@@ -237,12 +248,8 @@ def explain_spending(
     connection: Connection, found: AttributionInputs, *, delta: float, most: int | None = None
 ) -> Explanation:
     """Who spent what, at a delta; so many runs are told one by one, else RUNS_MAX."""
-    dataset, homes, accumulator, prices = (
-        found.dataset,
-        found.homes,
-        found.accumulator,
-        found.prices,
-    )
+    dataset, homes = found.dataset, found.homes
+    accumulator, prices = found.accumulator, found.prices
     at, lost, parts = delta, found.lost, found.parts
     sums = accumulator.sums(lost)
     _, whole = prices.told(sums.held)
@@ -253,6 +260,7 @@ def explain_spending(
     epsilon, order = prices.epsilon(prices.everything, at)
     lost_steps = sum(counts.steps for counts in lost.recorded.values())
     before = accumulator.sums()
+    corrected = _corrected(connection, found, before.spent, whole)
     return Explanation(
         dataset=dataset.name,
         neighboring_relation=dataset.neighboring_relation,
@@ -263,7 +271,7 @@ def explain_spending(
         accountant=AccountantName.RDP,
         valid_for=ValidFor.FIXED_SCHEDULE,
         budget=BudgetAnswer(**scope.answer(sums)) if scope else None,
-        order_advice=_order_advice(scope, prices),
+        order_advice=None if corrected.steps else _order_advice(scope, prices),
         runs=[
             RunSpent(
                 run=names[run],
@@ -274,6 +282,7 @@ def explain_spending(
         ],
         others=_others(parts, units, prices, whole, at),
         datasets=_by_dataset(homes, parts, whole),
+        corrected=corrected,
         pending=_reserved(prices.reserved_steps - lost_steps, sums, prices, whole),
         forfeited=_reserved(lost_steps, Totals(before.spent, sums.spent), prices, whole),
     )
@@ -367,6 +376,19 @@ def _by_dataset(
             )
         )
     return found
+
+
+def _corrected(
+    connection: Connection, found: AttributionInputs, spent: Total, whole: int
+) -> CorrectedPart:
+    """What is spent beyond the recorded steps of all runs."""
+    steps = connection.scalar(_CORRECTED_STEPS, {"homes": list(found.homes)}) or 0
+    part = AttributedPart(0)
+    if steps:
+        recorded, told = _sum(found.parts.values(), 0), found.prices.told(spent)
+        part.uncovered = max(0, told[0] - recorded.uncovered)
+        part.loss = max(0, told[1] - recorded.loss)
+    return CorrectedPart(steps=int(steps), share=part.share(whole))
 
 
 def _reserved(steps: int, sums: Totals, prices: EventCosts, whole: int) -> ReservedPart:

@@ -30,7 +30,7 @@ class Kind(StrEnum):
     OVERDRAFT = "overdraft"  # facts went beyond a limit; it is frozen from here on
     REOPENED = "reopened"  # steps were recorded after the end of a run
     RECORDED_AFTER_RELEASE = "recorded_after_release"  # or after a void
-    REFUSAL = "refusal"  # a charge or a reservation did not fit
+    REFUSAL = "refusal"  # steps did not fit that a run needed
     THRESHOLD = "threshold"  # what is charged passed a share of capacity
     SAMPLING_CONTRADICTED = "sampling_contradicted"  # the code samples otherwise than declared
     RANKS_DISAGREE = "ranks_disagree"  # processes of one job are configured differently

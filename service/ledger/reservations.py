@@ -281,7 +281,9 @@ class Reserve:
         try:
             require_budget(scopes, parts, move, lambda some: move_ahead(branch, some))
         except BudgetExhaustedError as refusal:
-            work.refused(state, run, refusal)
+            needed = self.new.needed_steps
+            if needed is None or refusal.admissible_steps < needed:
+                work.refused(state, run, refusal)  # else the run goes on with what it holds
             raise
 
 

@@ -89,6 +89,7 @@ class IncidentFilter:
     kind: Kind | None = None
     dataset: str | None = None
     assignee: str | None = None
+    number: int | None = None  # of its row
 
     def of(self, limit: frozenset[str] | None) -> Select[Any]:
         """The rows among those that a key reaches."""
@@ -101,6 +102,8 @@ class IncidentFilter:
             query = query.where(datasets.c.name == self.dataset)
         if self.assignee is not None:
             query = query.where(_ASSIGNEE.in_([self.assignee]))
+        if self.number is not None:
+            query = query.where(incidents.c.id == self.number)
         return query
 
 

@@ -11,22 +11,20 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
-from sqlalchemy import Connection, Row, bindparam, insert, or_, select
+from sqlalchemy import Connection, Row, bindparam, or_, select
 
 from service.clock import now, utc
 from service.errors import InvalidRequestError, NotFoundError
 from service.identity.authentication import Caller
 from service.identity.keys import Role
 from service.ledger.incidents import INCIDENT_ROWS, incident_id
-from service.ledger.log.leaves import append_leaves
-from service.ledger.log.row_records import build_log_records
+from service.ledger.log.notes import insert_note
 from service.ledger.lookups import lock_dataset
 from service.schemas.message import Body
 from service.schemas.requests import PERSON_LENGTH_MAX, Text, printable
 from service.storage.tables import api_keys, incident_notes, incidents
 
 _IDENTIFIER: Final = re.compile(r"incident-([1-9][0-9]{0,17})-[0-9a-f]{1,20}")
-NOTE_KIND: Final = "incident_note"  # of the act
 
 
 Assignee = Annotated[
@@ -73,14 +71,19 @@ _IN_FORCE: Final = select(api_keys.c.id).where(
 )
 
 
+def incident_number(identifier: str) -> int:
+    """The row that an identifier of an incident names; 0 for none."""
+    named = _IDENTIFIER.fullmatch(identifier)
+    return int(named[1]) if named else 0
+
+
 def find_incident(connection: Connection, identifier: str) -> Row[Any]:
     """An incident's row, by what it is called wherever it is told.
 
     Raises:
         NotFoundError: there is none of that identifier.
     """
-    named = _IDENTIFIER.fullmatch(identifier)
-    row = connection.execute(_ONE, {"number": int(named[1])}).one_or_none() if named else None
+    row = connection.execute(_ONE, {"number": incident_number(identifier)}).one_or_none()
     if row is None or incident_id(row.id, row.occurred_at) != identifier:
         raise NotFoundError("There is no such incident.")
     return row
@@ -108,7 +111,6 @@ def record_note(
         caller.require(Role.OWNER, Role.APPROVER)
     incident = find_incident(connection, identifier)
     dataset = lock_dataset(connection, incident.dataset)
-    moment = now()
     values = {
         "action": new.action.value,
         "text": new.text or "",
@@ -118,14 +120,16 @@ def record_note(
     latest = connection.execute(_LATEST, {"number": incident.id}).one_or_none()
     if latest is not None and values.items() <= latest._asdict().items():
         return False
-    _require_key(connection, new.assignee, caller, moment)
-    row = {"dataset_id": dataset.id, "incident_id": incident.id, "noted_at": moment, **values}
-    inserted = insert(incident_notes).values(row).returning(incident_notes.c.id)
-    number = connection.execute(inserted).scalar_one()
-    happened = build_log_records(
-        connection, NOTE_KIND, dataset_id=dataset.id, row=number, by=caller.name
+    _require_key(connection, new.assignee, caller, now())
+    insert_note(
+        connection,
+        dataset.id,
+        incident.id,
+        action=new.action.value,
+        text=new.text or "",
+        assignee=new.assignee,
+        by=caller.name,
     )
-    append_leaves(connection, dataset.id, happened)
     return True
 
 

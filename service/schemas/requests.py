@@ -328,6 +328,7 @@ class NewReservation(Body):
         default=None, min_length=1, max_length=RESERVED_EVENTS_MAX
     )
     ttl_seconds: Ttl
+    needed_steps: Step | None = None  # the others are asked for early
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "NewReservation":
@@ -347,7 +348,8 @@ class NewReservation(Body):
     def asked(self) -> dict[str, Any]:
         """What was asked for, as it is stored: the same request again has the same text."""
         missing = "events" if self.events is None else "event"
-        return {k: v for k, v in self.model_dump(mode="json").items() if k != missing}
+        left_out = {missing, "needed_steps"}  # the latter is not about what is reserved
+        return self.model_dump(mode="json", exclude=left_out)
 
 
 class NewCorrection(StepMessage, defer_build=False):

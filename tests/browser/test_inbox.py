@@ -88,7 +88,7 @@ def test_heads_sort_a_list_and_it_is_downloaded(both: str, page: Page, tmp_path:
         page.get_by_role("link", name="CSV").click()
     waiting.value.save_as(tmp_path / "datasets.csv")
     lines = (tmp_path / "datasets.csv").read_text().splitlines()
-    assert lines[0].startswith("dataset,owner,")
+    assert lines[0].startswith("dataset,created_by,")
     assert len(lines) == 4
 
 

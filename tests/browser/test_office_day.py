@@ -75,6 +75,10 @@ def _correction_of_an_overdraft(desks: Desks) -> None:
     recorded = desks.office["vic"].get("/v1/runs/run/corrections").json()["corrections"]
     assert recorded == []
     with desks.visit("bob", request) as page:
+        # What the author saw before comes by itself, before the decision.
+        expect(page.get_by_role("heading", name="What it would come to")).to_be_visible()
+        expect(page.get_by_role("row", name="Charged, of the capacity")).to_contain_text("%")
+        sound(page)
         told_reason(page, "The code says so, too.", "Approve and make the change")
         expect(page.get_by_text("Approved by bob")).to_be_visible()
     with desks.visit("ann", "/runs/run/correct") as page:

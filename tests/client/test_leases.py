@@ -394,5 +394,6 @@ def test_the_event_of_a_lease_is_that_of_its_steps(service: FakeService, client:
         "sampling": {"kind": "poisson", "sampling_probability": 0.01},
     }  # fmt: skip
     assert (body["branch"], body["ttl_seconds"]) == ("main", reservations.TTL_SECONDS)
+    assert body["needed_steps"] == 1
     assert len(body["name"]) <= 63
     assert service.steps[MAIN] == []

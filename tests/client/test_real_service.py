@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from dpledger_client import (
     BudgetExhausted,
@@ -23,6 +24,7 @@ from dpledger_client import (
 from dpledger_client.recording.branch_writer import MODES
 from dpledger_client.recording.write_ahead_file import read
 
+from tests.conftest import AS_ADMIN
 from tests.service.samples import BUDGET
 
 NOISE = gaussian(noise_multiplier=8.0)
@@ -328,3 +330,29 @@ def test_a_pass_of_correlated_noise_is_in_the_ledger(
         events=[event(mechanism=release, sampling=FULL, steps=1)],
     )  # fmt: skip
     assert charged == pytest.approx(planned["epsilon"], abs=1e-6)
+
+
+def test_a_run_that_takes_all_that_fits_alarms_only_where_a_step_is_refused(
+    client: Client, address: str
+) -> None:
+    create(client, budget=BUDGET)
+    run = client.start_run("run", "data", mode="leased", mechanism=NOISE, sampling=FULL)
+    with pytest.raises(BudgetExhausted) as refused:
+        run.admit(10**9)
+    fits = refused.value.admissible_steps
+    assert refusals(address) == ["refusal"]
+    run.finish()
+    healthy = client.start_run("healthy", "data", mode="leased", mechanism=NOISE, sampling=FULL)
+    for _ in range(fits):  # reservations grow until what is left is less than the next one
+        healthy.step()
+    assert refusals(address) == ["refusal"]
+    with pytest.raises(BudgetExhausted):
+        healthy.step()
+    assert refusals(address) == ["refusal"] * 2
+
+
+def refusals(address: str) -> list[str]:
+    """The incidents of refused steps."""
+    answer = httpx.get(f"{address}/v1/datasets/data/incidents", headers=AS_ADMIN)
+    found = [one["kind"] for one in answer.json()["incidents"]]
+    return [kind for kind in found if kind == "refusal"]

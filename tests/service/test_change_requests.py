@@ -75,6 +75,28 @@ def test_a_researcher_asks_and_an_officer_approves(office: Office, engine: Engin
     require_whole(engine)
 
 
+@pytest.mark.parametrize(
+    ("who", "verb", "done"),
+    [("ann", "approve", "Approved"), ("ann", "reject", "Rejected"), ("dana", "withdraw", "With")],
+)
+def test_a_decision_handles_the_incident_of_its_request_and_of_no_other(
+    office: Office, engine: Engine, who: str, verb: str, done: str
+) -> None:
+    asked, other = office.asks("dana"), office.asks("dana", reason="the same again")
+    found = office["ann"].get("/v1/incidents?kind=change_request&state=open").json()["incidents"]
+    assert {one["detail"]["request"] for one in found} == {asked["id"], other["id"]}
+    office.decides(who, verb, asked)
+    found = office["ann"].get("/v1/incidents?kind=change_request&state=open").json()["incidents"]
+    assert [one["detail"]["request"] for one in found] == [other["id"]]
+    found = office["ann"].get("/v1/incidents?state=acknowledged").json()["incidents"]
+    [note] = found[0]["notes"]
+    assert found[0]["detail"]["request"] == asked["id"]
+    assert (note["action"], note["by"]) == ("acknowledge", who)
+    assert note["text"].startswith(done)
+    assert note["text"].endswith(f": {WHY['reason']}")
+    require_whole(engine)
+
+
 def test_a_new_request_is_told_to_webhooks_once(
     office: Office, engine: Engine, tmp_path: Path
 ) -> None:

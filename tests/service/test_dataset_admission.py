@@ -1,5 +1,6 @@
 """The page of a dataset: its open reservations, and how an admin stops what is admitted."""
 
+import re
 from collections.abc import Iterator
 from html import unescape
 from typing import Final
@@ -90,6 +91,53 @@ def test_what_is_wrong_with_a_freeze_is_said(officer: httpx.Client, api: httpx.C
     assert (again.status_code, again.headers["location"]) == (303, "/datasets/data#limits")
 
 
+def accepts(
+    client: httpx.Client, given: dict[str, str], *statuses: str, **more: str
+) -> httpx.Response:
+    ticked = {f"accept_{status}": "yes" for status in statuses}
+    kept = {name: given[name] for name in ("csrf", "revision")}
+    return send(client, kept | ticked | {"reason": "we read the proofs"} | more, form="accept")
+
+
+def test_an_admin_says_which_theorems_count(officer: httpx.Client, api: httpx.Client) -> None:
+    text = page(officer)
+    assert re.findall(r'name="accept_(\w+)" value="yes" checked', text) == ["published", "declared"]
+    answer = accepts(officer, fields(text), "published", "derived", "declared")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/datasets/data#limits")
+    assert api.get("/v1/datasets/data").json()["accept"] == ["declared", "derived", "published"]
+    text = words(page(officer))
+    assert "accepts declared, derived, published we read the proofs" in text
+
+
+@pytest.mark.parametrize(
+    ("statuses", "more", "status", "said"),
+    [
+        ((), {}, 422, "needs at least one status"),
+        (("published", "declared"), {}, 422, "contains no change"),
+        (("declared",), {}, 422, "must list published, as the budget's filter is"),
+        (("published",), {"reason": " "}, 422, "at least 1 character"),
+        (("published",), {"revision": "9"}, 409, "The settings changed meanwhile"),
+    ],
+)
+def test_what_is_wrong_with_accepted_statuses_is_said(
+    officer: httpx.Client,
+    api: httpx.Client,
+    statuses: tuple[str, ...],
+    more: dict[str, str],
+    status: int,
+    said: str,
+) -> None:
+    answer = accepts(officer, fields(page(officer)), *statuses, **more)
+    assert answer.status_code == status
+    assert said in unescape(answer.text[answer.text.index('/accept"') :])
+    assert 'href="#change-accept"' in answer.text
+    ticked = re.findall(r'name="accept_(\w+)" value="yes" checked', answer.text)
+    assert ticked == list(statuses)  # as they were sent
+    assert api.get("/v1/datasets/data").json()["accept"] == ["declared", "published"]
+    again = officer.get("/datasets/data/accept")
+    assert (again.status_code, again.headers["location"]) == (303, "/datasets/data#limits")
+
+
 def test_only_an_admin_may_freeze(
     officer: httpx.Client, engine: Engine, serve: Serve, api: httpx.Client
 ) -> None:
@@ -101,3 +149,6 @@ def test_only_an_admin_may_freeze(
     with serve() as address, signed_in(address, key) as client:
         assert "/admission" not in page(client)
         assert stop(client, given, frozen="yes", reason="why").status_code == 403
+        assert "/accept" not in page(client)
+        assert "Theorems count whose status is declared or published" in words(page(client))
+        assert accepts(client, given, "published").status_code == 403

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from html import escape
 from typing import Any
 
 import httpx
@@ -50,7 +51,7 @@ def test_the_inbox_tells_what_each_means_and_what_to_do(happened: httpx.Client) 
         assert glossary.ADVICE[kind].means in said
         assert glossary.ADVICE[kind].do in said
     assert "the steps would add ε 1.25 · limit ε 0.5" in said
-    assert "limit of the dataset data · charged ε ∞" in said
+    assert "limit of the dataset data · charged ε: no finite bound" in said
     first, second = CARD.findall(text)
     assert [one["id"] for one in inbox(happened)] == [first, second]
     assert note(happened, first, "acknowledge", text="expected").status_code == 201
@@ -87,6 +88,26 @@ def test_the_parts_of_the_inbox_are_walked(
         where = link(text, "next") or ""
     assert where == ""
     assert found == [one["id"] for one in inbox(api)]
+
+
+def test_handle_leads_to_the_open_form_of_the_incident_whatever_its_state(
+    happened: httpx.Client, engine: Engine, serve: Serve
+) -> None:
+    first, other = inbox(happened)
+    note(happened, first, "acknowledge")
+    key = make_key(engine, "officer", scope=Role.ADMIN)
+    with serve() as address, signed_in(address, key) as client:
+        text = page(client, "/datasets/data")
+        for one in (first, other):
+            asked = f"state=any&incident={one['id']}"
+            assert f'href="/incidents?{escape(asked)}">Handle' in text
+            shown = page(client, f"/incidents?{asked}")
+            assert CARD.findall(shown) == [one["id"]]
+            assert shown.count("<details open>") == 1
+            answer = sent(client, one["id"], back=asked, action="comment", text="looked at it")
+            assert answer.headers["location"] == f"/incidents?{asked}#{one['id']}"  # open again
+        assert page(client, "/incidents?state=any").count("<details open>") == 0
+        assert CARD.findall(page(client, "/incidents?state=any&incident=nonsense")) == []
 
 
 def sent(client: httpx.Client, incident: str, **fields: str) -> httpx.Response:
@@ -185,8 +206,8 @@ def test_details_are_words(kind: Kind) -> None:
     )
     assert told == [
         "frozen", "limit of the run run", "80\u202f% of the capacity", "charged ε 1.001",
-        "reserved ε ∞", "left ε 1.999", "limit ε 3", "at δ 1e-5", "1 step", "from step 1,200",
-        "reason: agreed", "other thing 7",
+        "reserved ε: no finite bound", "left ε 1.999", "limit ε 3", "at δ 1e-5", "1 step",
+        "from step 1,200", "reason: agreed", "other thing 7",
     ]  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def test_lists_are_files_too(many: httpx.Client, monkeypatch: pytest.MonkeyPatch
     assert float(one["charged_share_upper"]) == told["budget"]["share"]
     certified = many.get("/v1/datasets/a-data/guarantee").json()["without_reservations"]
     assert float(one["certified_epsilon_upper"]) == certified["epsilon"]
-    assert (one["owner"], one["runs"], one["entries"]) == ("start-token", "1", "1")
+    assert (one["created_by"], one["runs"], one["entries"]) == ("start-token", "1", "1")
     without = next(one for one in found if one["dataset"] == "e-data")
     assert (without["limit_epsilon"], without["charged_share_upper"]) == ("", "")
     found = csv_of(many, "/runs.csv", {"dataset": "a-data"})

@@ -15,6 +15,7 @@ from service.operations.ordinary_trainings import ORDINARY_TRAININGS
 from tests.service.browsing import csrf_of, make_key, signed_in
 from tests.service.dumps import dump
 from tests.service.samples import Json, dataset
+from tests.service.test_dataset_page import words
 from tests.service.test_keys import bearer
 
 Serve = Callable[..., AbstractContextManager[str]]
@@ -94,7 +95,10 @@ def test_a_training_chooses_the_filter_as_the_api_does(desk: Desk) -> None:
 
 
 def test_a_preview_says_how_much_of_the_training_fits(desk: Desk) -> None:
-    assert "All 30,000 steps fit" in desk.send("preview", **TRAINING).text
+    fits = desk.send("preview", **TRAINING).text
+    assert "All 30,000 steps fit" in fits
+    assert "The limit admits no step" not in fits  # of trainings that it is not for
+    assert "The limit admits no step" in desk.send("preview", epsilon="0.2").text
     few = desk.send("preview", **TRAINING | {"noise": "0.9", "steps": "900000"}).text
     found = re.search(r"<strong>([\d,]+) of its 900,000 steps fit", few)
     assert found
@@ -124,6 +128,25 @@ def test_an_envelope_holds_exactly_the_training_at_its_own_cost(desk: Desk) -> N
     assert (budget["filter"]["kind"], budget["remaining_steps"]) == ("envelope", 30000)
     less = desk.send(**TRAINING, name="less", holds="envelope", epsilon=str(budget["epsilon"] / 2))
     assert faults(less) == {"epsilon": "is less than the planned training costs"}
+
+
+def test_the_form_says_that_an_envelope_is_derived_before_it_creates_one(desk: Desk) -> None:
+    assert "Its theorem is derived" in desk.browser.get("/new-dataset").text
+    assert desk.send(**TRAINING, holds="envelope", epsilon="").status_code == 303
+    least = str(desk.stored()["budget"]["epsilon"])
+    given = TRAINING | {"name": "tight", "epsilon": least}  # any training that fits
+    told = words(desk.send("preview", **given).text)
+    assert "No other filter holds the whole training" in told
+    assert "is derived : proved on our own pages" in told
+    assert "accepts declared and published otherwise; to create it accepts the envelope" in told
+    assert "To avoid that, choose a larger ε" in told
+    assert desk.send(**given).status_code == 303
+    made = desk.api.get("/v1/datasets/tight").json()
+    assert (made["budget"]["filter"]["kind"], made["accept"]) == (
+        "envelope", ["declared", "published"],
+    )  # fmt: skip
+    wide = words(desk.send("preview", **TRAINING | {"name": "wide"}, epsilon="8").text)
+    assert "is derived :" not in wide
 
 
 def test_a_child_charges_its_parents(desk: Desk) -> None:

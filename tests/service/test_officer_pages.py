@@ -89,6 +89,7 @@ def test_a_preview_says_what_the_correction_then_changes_and_stores_nothing(
     assert desk.correct("record").status_code == 303
     after = desk.figures()
     assert told(answer) == list(zip(now, after, strict=True))
+    assert "steps with less noise can cost far more at it" in answer.text
     assert all(one != other for one, other in zip(now, after, strict=True))
     (done,) = desk.api.get("/v1/runs/run/corrections").json()["corrections"]
     assert (done["first_step"], done["steps"], done["corrected_by"]) == (100, 300, "officer")
@@ -276,7 +277,7 @@ def test_a_closed_run_without_steps_awaits_none(desk: Desk) -> None:
 def test_steps_without_a_bound_are_not_called_reserved(desk: Desk) -> None:
     assert append(desk.api, event(500, 1, mechanism={"kind": "none"})).status_code == 201
     page = desk.browser.get("/").text
-    assert ">\u221e</strong>" in page
+    assert ">no finite bound</strong>" in page
     assert 'data-label="Reserved" class="num empty-cell"' in page
     note = "Charged by this run alone"
     other = run("other")

@@ -232,3 +232,29 @@ def test_pages_say_it_with_the_same_numbers(api: httpx.Client, engine: Engine) -
     assert sentence in text_of(api.get("/runs/run/report").text)
     for path in ("/datasets/data/report", "/runs/run/report", "/datasets/data/proved"):
         assert " spent" not in text_of(api.get(path).text)
+
+
+def test_before_a_step_nothing_is_said_of_an_attacker(api: httpx.Client) -> None:
+    setup(api, dataset_given={"budget": BUDGET, "privacy_unit": "patient"})
+    text = text_of(api.get("/datasets/data/proved").text)
+    assert "No step has run yet: nothing about one patient is revealed." in text
+    assert "%" not in text
+    text = text_of(api.get("/datasets/data/report").text)
+    assert "nothing in the data is revealed by it" in text
+    assert "An attacker with" not in text
+    append(api, event(0, 1))
+    text = text_of(api.get("/datasets/data/proved").text)
+    assert "of the people in the data; who guesses without the result finds 1 %." in text
+    assert "No step has run" not in text
+
+
+def test_a_statement_leads_to_the_theorem_that_it_names(api: httpx.Client) -> None:
+    setup(api)
+    append(api, event(0, 1, sampling=FULL))
+    link = '<a href="/docs/theory/composition">docs/theory/composition.md</a>'
+    for path in ("/datasets/data/report", "/datasets/data/proved?delta=1e-5", "/runs/run/report"):
+        assert link in api.get(path).text
+    assert api.get("/docs/theory/composition").status_code == 200
+    file = api.get("/datasets/data/report?format=file").text  # a page of no service
+    assert "Theorem 3 of dpledger&#39;s docs/theory/composition.md" in file
+    assert link not in file

@@ -9,7 +9,9 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from service.formatting import percent_up
 from tests.service.browsing import csrf_of, signed_in
+from tests.service.dumps import dump
 from tests.service.office import APPROVALS, MORE, Office, make_keys, working
 from tests.service.samples import BUDGET, FULL, GAUSSIAN, event
 from tests.service.test_dataset_page import INLINE, fields, words
@@ -121,6 +123,24 @@ def test_the_form_that_voids_becomes_a_request(browsers: Browsers) -> None:
     assert "Open reservations of all its runs held voided" in words(browsers.page("bob", where))
 
 
+def test_more_accepted_statuses_become_a_request_and_fewer_are_made_at_once(
+    browsers: Browsers,
+) -> None:
+    every = dict.fromkeys(("accept_published", "accept_derived", "accept_declared"), "yes")
+    sent = {"reason": "we read the proofs", "revision": "1"}
+    answer = browsers.send("ann", "/datasets/data/accept", **every, **sent)
+    where = answer.headers["location"]
+    assert where.startswith("/requests/")
+    text = words(browsers.page("bob", where))
+    assert "Accepted statuses declared, published declared, derived, published" in text
+    assert browsers.send("bob", f"{where}/approve", reason="yes").status_code == 303
+    fewer = {"accept_published": "yes", "reason": "not any more", "revision": "2"}
+    answer = browsers.send("ann", "/datasets/data/accept", **fewer)
+    assert answer.headers["location"] == "/datasets/data#limits"
+    found = browsers.office["vic"].get("/v1/datasets/data").json()
+    assert found["accept"] == ["published"]
+
+
 def test_a_plan_becomes_a_request(browsers: Browsers) -> None:
     envelope = [{"mechanism": GAUSSIAN, "sampling": FULL, "steps": 1}]
     budget = BUDGET | {"epsilon": 8.0, "filter": "envelope", "envelope": envelope}
@@ -137,6 +157,73 @@ def test_a_correction_is_shown_before_it_is_approved(browsers: Browsers) -> None
     text = words(browsers.page("bob", f"/requests/{answer.json()['id']}"))
     assert "Mechanism of branch main, steps 0 to 4 as recorded gaussian" in text
     assert "noise multiplier 4.0" in text
+
+
+def corrected(browsers: Browsers, noise: float) -> str:
+    """The address of a request to correct steps of noise multiplier 1.1."""
+    browsers.office["dana"].post("/v1/runs/run/events", json={"events": [event(0, 9)]})
+    sent = event(0, 5, mechanism=GAUSSIAN | {"noise_multiplier": noise}) | {"reason": "the log"}
+    sent["sampling"] = {"kind": "poisson", "sampling_probability": 0.02}
+    answer = browsers.office["ann"].post("/v1/runs/run/corrections", json=sent)
+    assert answer.status_code == 202, answer.text
+    return f"/requests/{answer.json()['id']}"
+
+
+def test_an_approver_sees_what_a_correction_would_come_to(
+    browsers: Browsers, engine: Engine
+) -> None:
+    where = corrected(browsers, 1.2)
+    told = words(browsers.page("bob", "/requests"))
+    assert (
+        "branch main, steps 0 to 4: as recorded \u2192 gaussian, noise multiplier 1.2, poisson"
+        in told
+    )
+    incident = browsers.page("bob", "/incidents?kind=change_request")
+    assert f'<a href="{where}">Open the request</a>' in incident
+    assert f'<a href="{where}">Open the request</a>' in browsers.page("bob", "/datasets/data")
+    form = f'action="{where}/preview"'
+    for key, seen in (("vic", False), ("dana", False), ("bob", True), ("ann", True)):
+        assert (form in browsers.page(key, where)) == seen, key
+    before = dump(engine)
+    share = browsers.office["vic"].get("/v1/datasets/data").json()["budget"]["share"]
+    answer = browsers.send("bob", f"{where}/preview")
+    assert answer.status_code == 200
+    assert dump(engine) == before
+    cells = re.findall(r'class="num">(?:<strong>)?([^<]*)<', answer.text)
+    assert len(cells[-2:]) == 2
+    assert "<h1>A correction: run</h1>" in answer.text
+    assert "Approve and make the change" in answer.text
+    part = browsers["bob"].post(
+        f"{where}/preview", data={"csrf": csrf_of(browsers["bob"])}, headers={"HX-Request": "true"}
+    )
+    assert "<h1>" not in part.text
+    assert re.findall(r'class="num">(?:<strong>)?([^<]*)<', part.text)[-2:] == cells[-2:]
+    assert browsers.send("bob", f"{where}/approve", reason="yes").status_code == 303
+    after = browsers.office["vic"].get("/v1/datasets/data").json()["budget"]["share"]
+    assert cells[-2:] == [percent_up(share), percent_up(after)]
+    assert share < after
+    assert form not in browsers.page("bob", where)  # it is decided
+    assert browsers.send("bob", f"{where}/preview").status_code == 409
+
+
+def test_a_preview_is_of_corrections_and_for_approvers(browsers: Browsers) -> None:
+    limit = asked(browsers)
+    assert "/preview" not in browsers.page("bob", limit)
+    assert browsers.send("bob", f"{limit}/preview").status_code == 409
+    where = corrected(browsers, 1.2)
+    assert browsers.send("dana", f"{where}/preview").status_code == 403
+    assert browsers["bob"].post(f"{where}/preview", data={"x": "y"}).status_code == 403
+
+
+def test_the_list_says_what_would_change_and_no_more(browsers: Browsers) -> None:
+    where = asked(browsers)
+    text = browsers.page("vic", "/requests")
+    assert "\u03b5, at most: 3 \u2192 5" in words(text)
+    assert "\u03b4" not in words(text)  # it stays
+    page = browsers.page("vic", where)
+    assert "<strong>5</strong>" in page
+    assert "<strong>1e-5</strong>" not in page
+    assert "\u03b4 1e-5 1e-5 unchanged" in words(page)
 
 
 def test_a_refused_decision_keeps_what_was_typed(browsers: Browsers) -> None:

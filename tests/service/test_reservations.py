@@ -224,6 +224,28 @@ def test_other_steps_than_reserved_cost_what_they_cost(limited: httpx.Client) ->
     assert frozen.json()["verdict"] == "reserved"  # it was admitted before
 
 
+@pytest.mark.parametrize(
+    ("needed", "incidents"), [({}, 1), ({"needed_steps": 0}, 0), ({"needed_steps": 9}, 0)]
+)
+def test_only_a_refusal_of_steps_that_are_needed_is_an_incident(
+    limited: httpx.Client, needed: Json, incidents: int
+) -> None:
+    answer = reserve(limited, "lease", 10**6, **needed)
+    assert answer.json()["admissible_steps"] >= 9
+    assert refusals(limited) == incidents
+    more = answer.json()["admissible_steps"] + 1
+    assert reserve(limited, "lease", more, needed_steps=more).status_code == 409
+    assert refusals(limited) == incidents + 1
+    # What is needed is no part of what is reserved: the same again is the same.
+    assert reserve(limited, "lease", 9, needed_steps=9).status_code == 201
+    assert reserve(limited, "lease", 9, needed_steps=0).status_code == 200
+
+
+def refusals(api: httpx.Client) -> int:
+    found = api.get("/v1/datasets/data/incidents").json()["incidents"]
+    return sum(one["kind"] == "refusal" for one in found)
+
+
 def test_passes_are_reserved_whole_and_recorded_in_any_pieces(api: httpx.Client) -> None:
     given = {"budget": {"epsilon": 8.0, "delta": 1e-5}, "neighboring_relation": "replace_special"}
     setup(api, dataset_given=given)

@@ -17,7 +17,8 @@ from service.web.strict_requests import is_expensive
 CHEAP: Final = {
     # They send the reader to another page and read nothing.
     "GET /datasets/{dataset}/limit", "GET /datasets/{dataset}/admission", "GET /planner/budget",
-    "GET /datasets/{dataset}/ask", "GET /incidents/{incident}/notes", "GET /keys/{key}/revoke",
+    "GET /datasets/{dataset}/accept", "GET /datasets/{dataset}/ask",
+    "GET /incidents/{incident}/notes", "GET /keys/{key}/revoke",
     "GET /keys/{key}/rotate", "GET /requests/{change_request}/{verb}",
     # They read or change a few rows of one key, request, run or reservation.
     "GET /keys/{key}", "POST /keys/{key}/revoke", "POST /keys/{key}/rotate",

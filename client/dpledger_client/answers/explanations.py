@@ -36,7 +36,7 @@ class FailingScope(Answer):
 
 
 class StepsShare(Answer):
-    """Steps that are admitted ahead or forfeited.
+    """Steps that are admitted ahead or forfeited, or that were corrected.
 
     Attributes:
         steps: how many.
@@ -116,6 +116,7 @@ class Explanation(Answer):
         runs: the largest shares first.
         others: runs that are not listed; None if all are.
         datasets: derived datasets, by share.
+        corrected: what corrections add to the recorded steps.
         pending: steps that are admitted ahead.
         forfeited: steps that were admitted ahead and never came.
         accountant: that computed the epsilons.
@@ -135,6 +136,7 @@ class Explanation(Answer):
     runs: Sequence[RunShare]
     others: RestShare | None
     datasets: Sequence[DatasetShare]
+    corrected: StepsShare
     pending: StepsShare
     forfeited: StepsShare
     accountant: str

@@ -129,7 +129,7 @@ class Leases:
             self._narrow = True
             return
         try:
-            self._reserve(1, self._more(next_step, 1), retries)
+            self._reserve(1, self._more(next_step, 1), retries, needed=0)
         except (BudgetExhausted, UnsupportedEvent):
             self._narrow = True  # asked again only by the step that needs it
 
@@ -195,7 +195,15 @@ class Leases:
         length = _only_pass(self.content or "{}")
         return None if length is None else max(0, self._began + length - self.end)
 
-    def _reserve(self, least: int, steps: int, retries: int | None) -> None:
+    def _reserve(
+        self, least: int, steps: int, retries: int | None, *, needed: int | None = None
+    ) -> None:
+        """Get so many steps admitted, or as many as fit, at least `least`.
+
+        The service is told how many are needed now, by default `least`: that others are refused
+        is no incident.
+        """
+        now = least if needed is None else needed
         if len(self._open) >= LEASES_MAX or len(self._granted) + EVENTS_MAX > SPANS_MAX:
             self._outbox.send_held(retries=retries)
             sent = self._outbox.buffer.first_step
@@ -204,7 +212,7 @@ class Leases:
         self._narrow = False
         for _ in range(TRIES):
             try:
-                self._ask(steps, retries)
+                self._ask(steps, retries, needed=now)
             except BudgetExhausted as refusal:
                 if not least <= refusal.admissible_steps < steps:
                     raise
@@ -218,7 +226,7 @@ class Leases:
                 return
         raise DPLedgerError({"title": "The budget changes faster than steps can be reserved"}, 0)
 
-    def _ask(self, steps: int, retries: int | None) -> None:
+    def _ask(self, steps: int, retries: int | None, *, needed: int) -> None:
         name = f"lease-{secrets.token_hex(12)}"
         spans = [Span(self.end, steps, self.content or "{}")]
         if self._planned:
@@ -232,6 +240,7 @@ class Leases:
             "branch": self._outbox.opening.branch_name,
             **_asked_for(spans),
             "ttl_seconds": TTL_SECONDS,
+            "needed_steps": needed,
         }
         self._asked_spans = spans
         self._answered(retries)

@@ -177,6 +177,7 @@ def _report(
     **given: Any,
 ) -> StatementReport:
     unit, known = dataset.privacy_unit, bound_answers()
+    told = None if headline.epsilon == 0 else person  # before a step there is nothing to find
     named = dict.fromkeys(theorem for one in found for theorem in one.theorems)
     return StatementReport(
         dataset=dataset.name,
@@ -186,8 +187,8 @@ def _report(
         headline=headline,
         at_deltas=sorted(found, key=lambda one: -(one.delta or 0)),
         promised=promised(headline, dataset, shown, person),
-        person=[] if person is None else person_rows(person),
-        person_notes=[] if person is None else person_notes(person),
+        person=[] if told is None else person_rows(told),
+        person_notes=[] if told is None else person_notes(told),
         addressed=[] if headline.epsilon is None else addressed(dataset, unit),
         outside=[*outside, *never_promised(dataset, unit)],
         assumed=assumed(headline),

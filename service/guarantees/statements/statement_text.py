@@ -125,6 +125,11 @@ def promised(
             f"There is no guarantee for {shown}. No finite bound could be proved, so anything in "
             f"the data may be revealed. {reason}"
         ]
+    if found.epsilon == 0:
+        return [
+            f"No step that used the data is recorded of {shown}, so nothing in the data is "
+            "revealed by it. The number epsilon, which measures what is revealed, is 0."
+        ]
     relation = _RELATIONS[NeighboringRelation(dataset.neighboring_relation)]
     differs = relation.format(unit=dataset.privacy_unit)
     return [
@@ -157,7 +162,10 @@ def attack_sentence(found: float) -> str:
     """What an attacker finds at FALSE_ALARMS; given the share of people, upper."""
     begin = f"An attacker with a false-positive rate of {100 * FALSE_ALARMS:g} % finds "
     most = "possibly all" if found >= _EVERYBODY else f"at most {percent_rounded_up(found)}"
-    return f"{begin}{most} of the people in the data."
+    return (
+        f"{begin}{most} of the people in the data; who guesses without the result finds "
+        f"{100 * FALSE_ALARMS:g} %."
+    )
 
 
 def addressed(dataset: Row[Any], unit: str) -> list[str]:
@@ -319,7 +327,7 @@ def person_notes(person: PersonPromise) -> list[str]:
         notes.append("No limit is set. Nothing is charged, so further steps can add any amount.")
     if person.groups_known:
         notes.append(
-            "Several records: by group privacy, proved in docs/theory/composition.md, Theorem 3."
+            "Several records: by group privacy, Theorem 3 of dpledger's docs/theory/composition.md."
         )
     else:
         notes.append("Several records: no bound is proved here for this sampling.")

@@ -21,6 +21,10 @@ from sqlalchemy import (
 
 from service.clock import now, stamp
 from service.errors import ConflictError, NotFoundError
+from service.ledger.change_requests.incident import (
+    handle_request_incident,
+    raise_request_incident,
+)
 from service.ledger.change_requests.messages import (
     EXPIRY_DAYS,
     OPEN_REQUESTS_MAX,
@@ -31,7 +35,6 @@ from service.ledger.change_requests.messages import (
     RequestState,
 )
 from service.ledger.change_requests.persons import Actor
-from service.ledger.incidents import Incident, Kind, record_incidents
 from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.schemas.event_codec import canonical
@@ -152,21 +155,17 @@ def insert_request(
     inserted = insert(change_requests).values(values).returning(change_requests.c.id)
     number = connection.execute(inserted).scalar_one()
     _log(connection, "change_request", dataset.id, number, by)
-    waits = {"request": values["name"], "change": kind, "target": target, "reason": reason}
-    incident = Incident(
-        dataset_id=dataset.id,
-        kind=Kind.CHANGE_REQUEST,
-        sequence=dataset.head_sequence,
-        detail={"dataset": dataset.name, **waits},
-    )
-    record_incidents(connection, [incident])
+    raise_request_incident(connection, dataset, values)
     return find_request(connection, values["name"]), True
 
 
 def insert_decision(
     connection: Connection, request: Row[Any], decision: DecisionName, *, reason: str, by: Actor
 ) -> None:
-    """Store what was decided; the caller holds the lock of the request's dataset."""
+    """Store what was decided; the caller holds the lock of the request's dataset.
+
+    The request's incident is acknowledged: nothing is left to do about it.
+    """
     connection.execute(
         insert(change_decisions).values(
             request_id=request.id,
@@ -178,6 +177,8 @@ def insert_decision(
         )
     )
     _log(connection, "change_decision", request.dataset_id, request.id, by)
+    told = f"{decision.capitalize()}: {reason}"
+    handle_request_incident(connection, request, text=told, by=by.key)
 
 
 def _log(connection: Connection, kind: str, dataset_id: int, row: int, by: Actor) -> None:

@@ -162,9 +162,10 @@ class Advice:
 ADVICE: Final[dict[str, Advice]] = {
     Kind.OVERDRAFT: Advice(
         _BAD,
-        "Steps were recorded beyond the limit.",
-        "Stop the runs, find out why they recorded steps instead of charging them, then decide "
-        "whether to raise the limit. Until then nothing more is admitted.",
+        "What is charged is beyond the limit.",
+        "If steps were recorded beyond it, stop the runs and find out why they did not charge "
+        "first. A correction or a lower limit also does it. Then decide whether to raise the "
+        "limit: until then nothing more is admitted.",
     ),
     Kind.REOPENED: Advice(
         _BAD,
@@ -307,12 +308,12 @@ def _says(incident: IncidentAnswer, name: str, value: Any) -> bool:
 
 def _phrase(name: str, value: Any) -> str:
     phrase = _PHRASES.get(name, name.replace("_", " ") + " {}")
+    if value is None:
+        return f"{phrase.format('').strip()}: no finite bound"
     return phrase.format(_told_value(name, value))
 
 
 def _told_value(name: str, value: Any) -> str:
-    if value is None:
-        return "∞"
     if name == "scope":  # of a dataset or of a run
         return str(value).replace(":", " ")
     if name == "steps" and isinstance(value, int):

@@ -22,6 +22,7 @@ from service.identity.authentication import Caller, KeyRing, caller_of
 from service.web import problems
 from service.web.dashboard.assets import static_url
 from service.web.dashboard.request_changes import pending_requests
+from service.web.dashboard.theory_markdown import theory_links
 from service.web.dashboard.viewer import (
     SignInNeededError,
     admitted,
@@ -93,9 +94,9 @@ class PageRoute(APIRoute):
 
 
 def guarded(response: Response) -> Response:
-    """The answer with the headers that every page has."""
+    """The answer with the headers that every page has; a certificate has a policy of its own."""
     for name, value in GUARDS.items():
-        response.headers[name] = value
+        response.headers.setdefault(name, value)
     return response
 
 
@@ -125,7 +126,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.filters.update(formatting.FILTERS)
+    found.filters.update(formatting.FILTERS, theory_links=theory_links)
     found.globals.update(static_url=static_url, version=accounting.__version__)
     return found
 

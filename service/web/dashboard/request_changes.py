@@ -1,6 +1,7 @@
 """What a change request would change, as its page tells it: from, to, and how many wait."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, select
@@ -37,10 +38,12 @@ def changed_rows(
     """Each thing that would change: its name, what it was, and what it would be."""
     change = request.change
     if request.kind == "correction":
-        steps = f"{change['first_step']} to {change['first_step'] + change['steps'] - 1}"
-        where = f"branch {change['branch']}, steps {steps}"
         return [
-            (f"{part.capitalize()} of {where}", "as recorded", _said(change[part]))
+            (
+                f"{part.capitalize()} of {_corrected_steps(change)}",
+                "as recorded",
+                _said(change[part]),
+            )
             for part in ("mechanism", "sampling")
         ]
     if request.target is not None:
@@ -70,6 +73,20 @@ def changed_rows(
     if change.get("void_reservations"):
         rows.append(("Open reservations of all its runs", "held", "voided"))
     return rows
+
+
+def listed_changes(
+    connection: Connection, request: ChangeRequestAnswer
+) -> list[tuple[str, str, str]]:
+    """What a list says of it: what changes and nothing else; of a correction its steps once."""
+    if request.kind == "correction":
+        return [(_corrected_steps(request.change), "as recorded", _said(request.change))]
+    return [one for one in changed_rows(connection, request) if one[1] != one[2]]
+
+
+def _corrected_steps(change: Mapping[str, Any]) -> str:
+    last = change["first_step"] + change["steps"] - 1
+    return f"branch {change['branch']}, steps {change['first_step']} to {last}"
 
 
 def _settings(connection: Connection, request: ChangeRequestAnswer) -> Row[Any] | None:

@@ -32,7 +32,10 @@ async def sign_in_page(request: Request) -> Response:
     """The form; with the start token in the address a session, and the token is gone from there."""
     where = viewer.own_path(request.query_params.get(NEXT_FIELD))
     given = request.query_params.get(TOKEN_FIELD)
+    keys: KeyRing = request.app.state.keys
     if given is None:
+        if keys.start_token is not None:  # the first key may have been made meanwhile
+            await fresh_keys(request)
         return sign_in_form(request, where)
     start_token = (await fresh_keys(request)).start_token
     if start_token is None or not compare_digest(given.encode(), start_token.text.encode()):

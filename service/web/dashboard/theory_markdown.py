@@ -28,6 +28,15 @@ _BEFORE_SIGN: Final = frozenset("([{=≤≥<>,/")
 _TABLE: Final = '<div class="scroll" role="region" tabindex="0" aria-label="Table"><table>'
 
 
+def theory_links(text: str) -> Markup:
+    """A text of a page, in which the path of a theory page leads to it."""
+
+    def linked(found: re.Match[str]) -> str:
+        return f'<a href="{PAGES}{found[1]}">{found[0]}</a>'
+
+    return Markup(re.sub(r"docs/theory/([a-z_]+)\.md", linked, html.escape(text)))  # noqa: S704
+
+
 class TheoryRenderer:
     """Renders Markdown; links the theorems and the theory pages that it knows."""
 

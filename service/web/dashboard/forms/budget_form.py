@@ -1,11 +1,12 @@
 """The forms by which an admin changes a limit or stops what is admitted, and their faults."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 
+from accounting.guarantees import Status
 from service.errors import (
     AnotherPersonError,
     InvalidRequestError,
@@ -15,15 +16,17 @@ from service.errors import (
 )
 from service.ledger.dataset_settings import etag
 from service.schemas.field_errors import fault_list
-from service.schemas.requests import DatasetChange
+from service.schemas.requests import Acceptable, DatasetChange
 from service.schemas.responses import DatasetAnswer
-from service.web.dashboard.forms.shown_form import WHOLE_FORM, faults_by_field
+from service.web.dashboard.forms.shown_form import WHOLE_FORM, faults_by_field, message_of
 
 _FIELDS: Final = {
     "body.budget.epsilon": "epsilon",
     "body.budget.delta": "delta",
     "body.reason": "reason",
+    "body.accept": "accept",
 }
+ACCEPTED: Final = tuple(map(Status, get_args(Acceptable)))  # the statuses that may be accepted
 _NUMBERS: Final = ("epsilon", "delta")
 NOT_A_NUMBER: Final = "must be a number, such as 3 or 1e-5"
 _WHOLE: Final = "form"  # what is wrong with no single field
@@ -91,6 +94,29 @@ class AdmissionForm:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptForm:
+    """The form that says which statuses of theorems count, as it is shown."""
+
+    accept: Collection[str]
+    reason: str = ""
+    faults: Mapping[str, str] = field(default_factory=dict)  # by field
+
+    @classmethod
+    def of(cls, dataset: DatasetAnswer) -> "AcceptForm":
+        """The form as the dataset stands."""
+        return cls(accept=dataset.accept)
+
+    @classmethod
+    def refused(cls, sent: Mapping[str, str], error: LedgerError) -> "AcceptForm":
+        """The form as it was sent, with what is wrong."""
+        return cls(accept=_ticked(sent), reason=sent.get("reason", ""), faults=faults_of(error))
+
+
+def _ticked(sent: Mapping[str, str]) -> list[str]:
+    return [status for status in ACCEPTED if f"accept_{status}" in sent]
+
+
 def _typed(value: float) -> str:
     """A number as one would type it, which is read back as the same."""
     text = f"{value:.15g}"
@@ -146,6 +172,17 @@ def admission_of(sent: Mapping[str, str]) -> DatasetChange:
         told = fault_list(list(error.errors()))
         faults = {f"body.{one['location']}": one["message"] for one in told}
         raise InvalidRequestError.of(faults) from None
+
+
+def accept_change_of(sent: Mapping[str, str]) -> DatasetChange:
+    """What the form of the accepted statuses asks for; a box that is not ticked is not sent.
+
+    Raises:
+        InvalidRequestError: no status is ticked, or the reason is not as it must be.
+    """
+    faults = {} if _ticked(sent) else {"body.accept": "needs at least one status"}
+    asked = {"reason": sent.get("reason", "").strip(), "accept": _ticked(sent) or list(ACCEPTED)}
+    return message_of(DatasetChange, asked, faults)
 
 
 def faults_of(error: LedgerError) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The page of a dataset: what is spent, by whom and since when, and what would still fit."""
 
+import json
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -34,7 +35,7 @@ from service.storage.versioned_cache import VersionedCache
 from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard import glossary, lineage_chart, spending_chart
 from service.web.dashboard.forms import budget_form
-from service.web.dashboard.forms.budget_form import AdmissionForm, LimitForm
+from service.web.dashboard.forms.budget_form import AcceptForm, AdmissionForm, LimitForm
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
 from service.web.dashboard.viewer import PageOwner, PageTrainer, PageViewer, PostedForm
@@ -187,6 +188,27 @@ def change_admission(
     return RedirectResponse(where, HTTPStatus.SEE_OTHER)
 
 
+@router.get("/datasets/{dataset}/accept")
+def accept_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
+    """Where the form is, for who loads the answer to one again."""
+    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
+
+
+@router.post("/datasets/{dataset}/accept")
+@expensive
+def change_accept(
+    dataset: DatasetName, request: Request, database: Database, viewer: PageOwner, form: PostedForm
+) -> Response:
+    """Say which statuses of theorems count on a dataset."""
+    try:
+        where = _change(dataset, request, viewer, form, budget_form.accept_change_of(form))
+    except budget_form.FORM_ERRORS as error:
+        found = _shown_again(dataset, request, database, viewer)
+        found["accept"] = AcceptForm.refused(form, error)
+        return _refused(request, viewer, found, error)
+    return RedirectResponse(where, HTTPStatus.SEE_OTHER)
+
+
 def _change(
     name: str, request: Request, viewer: Caller, sent: Mapping[str, str], change: DatasetChange
 ) -> str:
@@ -223,7 +245,9 @@ def _proved(connection: Connection, request: Request, name: str, delta: float) -
 
     def work() -> dict[str, Any]:
         guarantee = dataset_guarantee(connection, name, Question(delta=asked))
-        person = promise_of_dataset(connection, row, guarantee, reserved=False)
+        person = None  # before a step there is nothing that an attacker could find
+        if guarantee.without_reservations.epsilon != 0:
+            person = promise_of_dataset(connection, row, guarantee, reserved=False)
         return {
             "guarantee": guarantee,
             "person": [] if person is None else person_rows(person),
@@ -252,7 +276,7 @@ def _found(
     changes, _ = dataset_settings.settings_history(connection, name, after=0, size=SETTINGS)
     happened, total = incidents.latest_incidents(connection, row.id, size=INCIDENTS)
     held, held_total = open_reservations.first_open(connection, row.id, size=RESERVATIONS)
-    at = row.budget_delta or delta
+    at, planned = row.budget_delta or delta, _planned(row)
     return {
         "dataset": answer,
         "guarantee": None,
@@ -268,11 +292,14 @@ def _found(
         "frozen_above": lineage_chart.frozen_above(connection, row.id),
         "family": _family(connection, row, viewer),
         "rows_of_parents": _rows_of_parents(answer),
-        "fits": _fits(connection, row),
-        "batch": min(BATCH, row.dataset_size),
+        "fits": _fits(connection, row, planned),
+        "batch": planned[1] if planned else min(BATCH, row.dataset_size),
+        "planned": planned,
         "form": LimitForm.of(answer) if viewer.may(Role.OWNER) else None,
         "ask": LimitForm.of(answer) if viewer.scope is Role.TRAINER else None,
         "admission": AdmissionForm.of(answer) if viewer.may(Role.OWNER) else None,
+        "accept": AcceptForm.of(answer) if viewer.may(Role.OWNER) else None,
+        "statuses": [(one, glossary.STATUSES[one]) for one in budget_form.ACCEPTED],
         "reached": _reached(viewer),
         **_spent(connection, row, answer, changes, at, spendings),
     }
@@ -324,9 +351,32 @@ def _family(connection: Connection, row: Row[Any], viewer: Caller) -> lineage_ch
     return lineage_chart.pedigree(found, row.name, reached=_reached(viewer))
 
 
-def _fits(connection: Connection, row: Row[Any]) -> list[dict[str, Any]] | None:
-    """How long some usual trainings could still run, each alone; none where nothing limits them."""
-    rate = min(BATCH, row.dataset_size) / row.dataset_size
+def _planned(row: Row[Any]) -> tuple[float, float] | None:
+    """The noise multiplier and the batch of the training that the dataset was made for.
+
+    None without one, or if it is not Poisson-sampled Gaussian noise.
+    """
+    asked = json.loads(row.request)
+    steps = (asked.get("for") or {}).get("events") or (asked.get("budget") or {}).get("envelope")
+    if not steps:
+        return None
+    mechanism, sampling = steps[0]["mechanism"], steps[0]["sampling"]
+    if (mechanism["kind"], sampling["kind"]) != ("gaussian", "poisson"):
+        return None
+    size, rate = row.dataset_size, sampling.get("sampling_probability")
+    batch = sampling.get("expected_batch_size") if rate is None else rate * size
+    near = round(batch)
+    same = near == batch if rate is None else near / size == rate
+    return mechanism["noise_multiplier"], near if same else batch
+
+
+def _fits(
+    connection: Connection, row: Row[Any], planned: tuple[float, float] | None
+) -> list[dict[str, Any]] | None:
+    """How long some trainings could still run, each alone; None without a limit."""
+    batch = min(BATCH, row.dataset_size) if planned is None else planned[1]
+    noises = _NOISES if planned is None else (("planned", planned[0]), *_NOISES)
+    rate = batch / row.dataset_size
     sampling = Poisson(sampling_probability=rate) if rate < 1 else None
     if sampling is None:
         return []
@@ -335,7 +385,7 @@ def _fits(connection: Connection, row: Row[Any]) -> list[dict[str, Any]] | None:
             event=Event(mechanism=Gaussian(noise_multiplier=noise), sampling=sampling),
             steps=STEPS_MAX,
         )
-        for _, noise in _NOISES
+        for _, noise in noises
     ]
     try:
         steps = fit_suggestions.admissible(connection, row, trainings)
@@ -345,5 +395,5 @@ def _fits(connection: Connection, row: Row[Any]) -> list[dict[str, Any]] | None:
         return None
     return [
         {"how": how, "noise": noise, "steps": count, "passes": count * rate, "rate": rate}
-        for (how, noise), count in zip(_NOISES, steps, strict=True)
+        for (how, noise), count in zip(noises, steps, strict=True)
     ]

@@ -18,7 +18,12 @@ from service.identity.keys import Role
 from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.incidents import Kind
 from service.operations.incident_inbox import HandledIncident, IncidentFilter, handled
-from service.operations.incident_notes import Action, NewIncidentNote, record_note
+from service.operations.incident_notes import (
+    Action,
+    NewIncidentNote,
+    incident_number,
+    record_note,
+)
 from service.schemas.field_errors import fault_list
 from service.schemas.requests import PERSON_LENGTH_MAX
 from service.storage.engine import snapshot
@@ -46,6 +51,7 @@ class _Inbox(Listed):
     kind: Kind | None = None
     dataset: str | None = Field(default=None, max_length=63)
     assignee: str | None = Field(default=None, max_length=PERSON_LENGTH_MAX)
+    incident: str | None = Field(default=None, max_length=63)  # the one that is handled
     sort: Literal["newest", "oldest"] = "newest"
 
     def rows(self, viewer: Caller) -> Select[Any]:
@@ -55,6 +61,7 @@ class _Inbox(Listed):
             kind=self.kind,
             dataset=self.dataset,
             assignee=self.assignee,
+            number=None if self.incident is None else incident_number(self.incident),
         )
         return wanted.of(viewer.datasets)
 

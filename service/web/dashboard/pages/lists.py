@@ -34,16 +34,16 @@ _REFRESH_SECONDS: Final = 20  # that an open page is looked at again
 KEYS_TOLD: Final = 20  # keys whose runs are added up
 CHOSEN_MAX: Final = 50  # runs that are ticked
 # The key that created a dataset, by its first settings.
-_OWNER: Final = (
+_CREATOR: Final = (
     select(settings_changes.c.changed_by)
     .where(settings_changes.c.dataset_id == datasets.c.id, settings_changes.c.revision == 1)
     .correlate(datasets)
     .scalar_subquery()
 )
-_DATASETS: Final = select(datasets, _OWNER.label("owner"))
+_DATASETS: Final = select(datasets, _CREATOR.label("created_by"))
 _DATASET_ORDERS: Final = {
     "name": datasets.c.name,
-    "owner": func.coalesce(_OWNER, ""),
+    "by": func.coalesce(_CREATOR, ""),
     "limit": func.coalesce(datasets.c.budget_epsilon, 0.0),
     "entries": datasets.c.head_sequence,
 }
@@ -62,7 +62,7 @@ _RUN_ORDERS: Final = {
     ),
 }
 _DATASET_HEADS: Final = (
-    "dataset", "owner", "frozen", "records", "privacy_unit", "neighboring_relation",
+    "dataset", "created_by", "frozen", "records", "privacy_unit", "neighboring_relation",
     "limit_epsilon", "limit_delta", "charged_share_upper", "reserved_share_upper", "overdrawn",
     "certified_epsilon_lower", "certified_epsilon_upper", "certified_delta", "runs", "entries",
     "created_at",
@@ -80,7 +80,7 @@ class _Datasets(Listed):
     limit: Literal["set", "none"] | None = None
     by: str | None = Field(default=None, max_length=PERSON_LENGTH_MAX)  # the key that created them
     sort: Literal[
-        "newest", "oldest", "created", "-created", "name", "-name", "owner", "-owner", "limit",
+        "newest", "oldest", "created", "-created", "name", "-name", "by", "-by", "limit",
         "-limit", "entries", "-entries",
     ] = "newest"  # fmt: skip
 
@@ -94,7 +94,7 @@ class _Datasets(Listed):
             query = query.where(datasets.c.budget_epsilon.is_not(None))
         elif self.limit == "none":
             query = query.where(datasets.c.budget_epsilon.is_(None))
-        return query if self.by is None else query.where(_OWNER.in_([self.by]))
+        return query if self.by is None else query.where(_CREATOR.in_([self.by]))
 
 
 class _Runs(Listed):
@@ -189,7 +189,7 @@ def dataset_file(
             if found is not None:
                 bracket = (found.epsilon_lower, found.epsilon, found.delta)
             yield (
-                row.name, row.owner, row.frozen, row.dataset_size, row.privacy_unit,
+                row.name, row.created_by, row.frozen, row.dataset_size, row.privacy_unit,
                 row.neighboring_relation, row.budget_epsilon, row.budget_delta, *charged, *bracket,
                 counts[row.id], row.head_sequence, row.created_at,
             )  # fmt: skip

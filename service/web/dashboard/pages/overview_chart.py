@@ -129,4 +129,4 @@ def _minute(timestamp: float) -> str:
 
 
 def _share(value: float) -> str:
-    return percent_up(value) if math.isfinite(value) else "∞"
+    return percent_up(value) if math.isfinite(value) else "no finite bound"

@@ -16,6 +16,7 @@ from service.errors import (
     InvalidRequestError,
     LedgerError,
     PreconditionFailedError,
+    TooExpensiveError,
 )
 from service.identity.access import datasets_within
 from service.identity.authentication import Caller
@@ -23,12 +24,14 @@ from service.identity.keys import Role
 from service.ledger.change_requests import records
 from service.ledger.change_requests.messages import ChangeRequestAnswer, NewDecision, RequestState
 from service.ledger.change_requests.persons import require_another_person
+from service.ledger.corrections import Correct
+from service.operations.correction_preview import preview_correction
 from service.schemas.field_errors import fault_list
-from service.schemas.requests import PERSON_LENGTH_MAX
+from service.schemas.requests import PERSON_LENGTH_MAX, NewCorrection
 from service.storage.engine import snapshot
 from service.storage.tables import change_requests, datasets
 from service.web.dashboard.rendering import PageRoute, render
-from service.web.dashboard.request_changes import changed_rows, request_title
+from service.web.dashboard.request_changes import changed_rows, listed_changes, request_title
 from service.web.dashboard.viewer import PageApprover, PageTrainer, PageViewer, PostedForm
 from service.web.four_eyes import decide_request
 from service.web.parameters import ChangeRequestName, Database
@@ -108,10 +111,14 @@ def request_list(
     )
 
 
-class _Part(NamedTuple):
-    """Some requests with their titles, and the row before which to go on, if there are more."""
+# A request, its title, and what it changes: (what, from, to).
+_Listed = tuple[ChangeRequestAnswer, str, Sequence[tuple[str, str, str]]]
 
-    rows: Sequence[tuple[ChangeRequestAnswer, str]]
+
+class _Part(NamedTuple):
+    """Some requests, and the row before which to go on, if there are more."""
+
+    rows: Sequence[_Listed]
     further: int | None
 
 
@@ -127,12 +134,12 @@ def _part(
     query = records.select_requests(*wanted).order_by(change_requests.c.id.desc())
     rows = connection.execute(query.limit(size + 1)).all()
     further = rows[size - 1].id if len(rows) > size else None
-    return _Part([_listed(row) for row in rows[:size]], further)
+    return _Part([_listed(connection, row) for row in rows[:size]], further)
 
 
-def _listed(row: Any) -> tuple[ChangeRequestAnswer, str]:
+def _listed(connection: Connection, row: Any) -> _Listed:
     answer = records.request_answer(row)
-    return answer, request_title(answer)
+    return answer, request_title(answer), listed_changes(connection, answer)
 
 
 @router.get("/requests/{change_request}")
@@ -156,6 +163,8 @@ def _found(connection: Connection, name: str, viewer: Caller) -> dict[str, Any]:
         "approval_refusal": _refusal_for(answer, viewer, approves=True),
         "fault": "",
         "reason": "",
+        "effect": None,  # of a correction, once it is asked for
+        "effect_fault": "",
     }
 
 
@@ -196,6 +205,28 @@ def withdraw(
 ) -> Response:  # fmt: skip
     """Withdraw it."""
     return _decided(request, database, viewer, change_request, "withdraw", form)
+
+
+@router.post("/requests/{change_request}/preview")
+@expensive
+def preview_effect(
+    change_request: ChangeRequestName, request: Request, database: Database, viewer: PageApprover,
+    _form: PostedForm,
+) -> Response:  # fmt: skip
+    """What a correction that waits would change; nothing is stored."""
+    with snapshot(database) as connection:
+        found = _found(connection, change_request, viewer)
+    answer: ChangeRequestAnswer = found["found"]
+    if answer.kind != "correction" or answer.target is None or answer.state != "pending":
+        raise ConflictError("Only of a correction that waits is there a preview.")
+    new = NewCorrection.model_validate(answer.change)
+    correct = Correct(run_name=answer.target, new=new, by=viewer.name)
+    try:
+        found["effect"] = preview_correction(database, correct)
+    except (ConflictError, InvalidRequestError, TooExpensiveError) as refusal:
+        found["effect_fault"] = refusal.detail
+    part = "request_effect.html" if "hx-request" in request.headers else "request.html"
+    return render(request, part, viewer=viewer, **found)
 
 
 @router.get("/requests/{change_request}/{verb}")

@@ -40,7 +40,7 @@
 
   function written(value, digits, direction) {
     if (value === null || value === undefined || Number.isNaN(value)) return "—";
-    if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+    if (!Number.isFinite(value)) return value > 0 ? "no finite bound" : "−∞";
     const near = rounded(value, Math.max(digits, integerDigits(value)), direction);
     if (near !== 0 && (Math.abs(near) < 1e-4 || Math.abs(near) >= 1e15)) {
       return near.toExponential().replace("e+", "e");
@@ -121,6 +121,7 @@
   function axis(spec, which, size) {
     const given = spec[which];
     const format = given.axisFormat || given.format || plain;
+    const whole = format === count; // between whole numbers nothing is counted
     const found = {
       scale: which,
       stroke: color("--chart-axis"),
@@ -135,7 +136,7 @@
       gap: 6,
       size: which === "x" ? 32 : size,
       space: which === "x" ? 72 : 40,
-      values: (_chart, splits) => splits.map((one) => (one === null ? "" : given.log ? power(one) : format(one))),
+      values: (_chart, splits) => splits.map((one) => (one === null || (whole && !Number.isInteger(one)) ? "" : given.log ? power(one) : format(one))),
     };
     if (given.log) found.grid.filter = (_chart, splits) => splits.map((one) => (power(one) ? one : null));
     return found;
