@@ -195,7 +195,7 @@ def show(costs: Costs) -> list[tuple[float, int, float]]:
 
 def drawing(found: list[tuple[float, int, float]]) -> str:
     """A plot of processes over the seconds between two appends, as SVG; both axes logarithmic."""
-    width, height, edge = 640, 320, 56
+    width, height, edge = 640, 320, 72
 
     def place(period: float, processes: int) -> tuple[float, float]:
         across = math.log(period / PERIODS[0]) / math.log(PERIODS[-1] / PERIODS[0])
@@ -212,14 +212,15 @@ def drawing(found: list[tuple[float, int, float]]) -> str:
         f'<polyline points="{path}" fill="none" stroke="#1a5fa8" stroke-width="2"/>',
     ]
     for (x, y), period, count, p99 in marks:
+        noun = "process" if count == 1 else "processes"
         lines += [
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#1a5fa8"/>',
-            f'<text x="{x:.1f}" y="{y - 22:.1f}" text-anchor="middle">{count} processes</text>',
-            f'<text x="{x:.1f}" y="{y - 9:.1f}" text-anchor="middle" fill="#555">p99 '
-            f"{1e3 * p99:.0f} ms</text>",
-            f'<text x="{x:.1f}" y="{height - edge + 20}" text-anchor="middle">{period:g}</text>',
+            # Beside the line, which falls to the right.
+            f'<text x="{x + 4:.1f}" y="{y - 22:.1f}">{count} {noun}</text>',
+            f'<text x="{x + 10:.1f}" y="{y - 9:.1f}" fill="#555">p99 {1e3 * p99:.0f} ms</text>',
+            f'<text x="{x:.1f}" y="{height - 48}" text-anchor="middle">{period:g}</text>',
         ]
-    middle = f'x="{width / 2}" y="{height - 12}" text-anchor="middle"'
+    middle = f'x="{width / 2}" y="{height - 24}" text-anchor="middle"'
     lines += [f"<text {middle}>seconds between two appends of a trainer</text>", "</svg>", ""]
     return "\n".join(lines)
 
