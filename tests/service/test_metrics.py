@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -120,6 +121,16 @@ def test_steps_that_were_committed_are_counted_once_and_duplicates_apart(
     assert found.value("dpledger_writer_waiting") == 0
     assert found.value("dpledger_entries") == 1  # equal neighbours are one event
     assert found.value("dpledger_refusals_total", problem="out-of-sequence") == 1
+
+
+def test_a_request_that_waits_for_a_price_is_counted_once(fresh: httpx.Client) -> None:
+    setup(fresh)
+    noise = 5 + secrets.randbelow(10**6) / 10**7  # that no test had before
+    append(fresh, event(0, 1, mechanism={"kind": "gaussian", "noise_multiplier": noise}))
+    found = Scrape(fresh)
+    assert found.value("dpledger_writer_requests_total", outcome="committed") == 1
+    assert found.value("dpledger_writer_requests_total", outcome="refused") == 0
+    assert found.value("dpledger_writer_commit_duration_seconds_count") == 1
 
 
 def test_a_budgets_share_is_told_rounded_up_and_an_overdraft_beside_it(

@@ -236,8 +236,12 @@ class Writer:
                     waiting.span.set_attribute("dpledger.dataset", home.name)
 
     def _measure(self, outcomes: Sequence[_Outcome], seconds: float) -> None:
-        committed = [one for one in outcomes if not isinstance(one, Exception)]
-        refused = len(outcomes) - len(committed)
+        # A request that lacks a price comes again with it, and is answered then.
+        answered = [one for one in outcomes if not isinstance(one, cost_cache.UnpricedError)]
+        if not answered:
+            return
+        committed = [one for one in answered if not isinstance(one, Exception)]
+        refused = len(answered) - len(committed)
         self._measures.wrote(committed=len(committed), refused=refused, seconds=seconds)
         for one in committed:
             if "accepted" in one:  # an append
