@@ -123,7 +123,7 @@ class DatasetCache:
         """Lock datasets with their ancestors, and read again what has changed.
 
         Returns:
-            Whether all of them are there.
+            Whether all of them are there, and what they were made from is locked.
         """
         unknown = [one for one in ids if one not in self._states]
         above = {a.id for one in ids if one in self._states for a, _ in self._states[one].ancestors}
@@ -133,6 +133,9 @@ class DatasetCache:
         locked = bulk.select(connection, datasets, "id", _LOCKED, ids | above)
         stale = [one for one, version, *_ in locked if not self._holds(one, version)]
         if stale:
+            found = connection.execute(_ANCESTORS, {"ids": stale})
+            if not {row.ancestor_id for row in found} <= {one for one, *_ in locked}:
+                return False  # what is kept is of an earlier database, whose ids are used again
             self._read(connection, stale)
         for one, _, size, frontier in locked:  # others append to it and change nothing else
             self._states[one].log = DatasetLog(size, frontier)

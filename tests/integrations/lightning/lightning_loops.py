@@ -25,6 +25,8 @@ MARKS: Final = [
     pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:The 'test_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+    # Where the tests of Slurm run, too.
+    pytest.mark.filterwarnings("ignore:The `srun` command is available"),
     # What the tests of checkpoints are about.
     pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before"),
 ]
