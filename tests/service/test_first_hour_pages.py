@@ -1,5 +1,7 @@
 """What once surprised a reader of the officer's first hour, as pages say it."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
@@ -81,11 +83,14 @@ def test_an_order_is_not_praised_by_steps_that_were_corrected(api: httpx.Client)
 
 
 def test_who_signs_in_after_the_first_key_is_asked_for_a_key(
-    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    serve: Callable[..., AbstractContextManager[str]],
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert "No API key exists yet" in api.get("/sign-in").text
-    make_key(engine, "dana", Role.ADMIN)  # as the command line does, beside the service
-    monkeypatch.setattr("service.identity.authentication.KEY_REFRESH_SECONDS", 0.0)
-    text = api.get("/sign-in").text
+    with serve() as address, httpx.Client(base_url=address) as api:
+        assert "No API key exists yet" in api.get("/sign-in").text
+        make_key(engine, "dana", Role.ADMIN)  # as the command line does, beside the service
+        monkeypatch.setattr("service.identity.authentication.KEY_REFRESH_SECONDS", 0.0)
+        text = api.get("/sign-in").text
     assert "No API key exists yet" not in text
     assert "API key" in text
