@@ -24,7 +24,7 @@ from service.storage.engine import connect, transaction
 from service.storage.tables import datasets, runs
 from tests.conftest import clear
 from tests.service.logs import require_logged
-from tests.service.samples import FULL, POISSON, dataset, event, run
+from tests.service.samples import BUDGET, FULL, POISSON, dataset, event, run
 from tests.service.world_checks import require_recorded, require_reserved, require_totals
 from tests.service.worlds import (
     LOUD,
@@ -161,6 +161,25 @@ def test_a_database_that_was_put_back_is_noticed(world: World) -> None:
     create(world.engine)
     world.turn = 0
     assert world.together([_charge("first", 0, 2)])[0]["accepted"] == 2
+
+
+def test_a_parent_that_came_with_another_database_is_counted_and_written(engine: Engine) -> None:
+    def begin(**given: Any) -> None:
+        clear(engine.url.render_as_string(hide_password=False))
+        with transaction(engine) as connection:
+            for name, more in (("data", {}), ("child", given)):
+                new = NewDataset.model_validate(dataset(name, budget=BUDGET) | more)
+                create_dataset(connection, new, by="tests")
+            create_run(connection, NewRun.model_validate(run("heir", dataset="child")))
+
+    world = World(engine, [DatasetCache()])
+    begin()
+    world.together([_charge("heir", 0, 1)])
+    begin(parents=["data"], rows_per_parent_record="at_most_one")  # on SQLite with the same ids
+    world.together([_charge("heir", 0, 1)])
+    with engine.connect() as connection:
+        for home in connection.execute(select(datasets)).all():
+            assert any(tally_of(connection, home).sums().spent), home.name
 
 
 def test_what_was_not_committed_is_forgotten(world: World) -> None:
