@@ -30,11 +30,13 @@ COPY docs/theory docs/theory
 COPY docs/glossary.md docs/glossary.md
 # The constraints also fix the version of the build backend, which pip installs by itself.
 RUN PIP_CONSTRAINT=/build/constraints.txt pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+# --build-arg EXTRAS=[telemetry] adds what OpenTelemetry needs, some 10 MB.
+ARG EXTRAS=
 # Only ready-made packages, so that neither stage needs a compiler. What numpy, scipy and
 # sqlalchemy are tested with, parts of scipy that no code here loads, and compiled sources go.
 RUN python -m venv /opt/dpledger \
     && /opt/dpledger/bin/pip install --no-cache-dir --no-compile --only-binary :all: \
-       --constraint constraints.txt "$(echo /wheels/dpledger-*.whl)[telemetry]" \
+       --constraint constraints.txt "$(echo /wheels/dpledger-*.whl)${EXTRAS}" \
     && /opt/dpledger/bin/pip uninstall --yes pip setuptools \
     && cd /opt/dpledger/lib/python3.*/site-packages \
     && find numpy scipy -type d -name tests -prune -exec rm -r {} + \
