@@ -66,7 +66,7 @@ PAGES: Final = (
 )
 # Lists that are searched, sorted and filtered, and their interfaces.
 SEARCHES: Final = (
-    "/datasets?name=scans&sort=-entries", "/datasets?by=officer&sort=owner", "/runs?name=run-1",
+    "/datasets?name=scans&sort=-entries", "/datasets?by=officer&sort=by", "/runs?name=run-1",
     "/runs?label=team%3Dteam-1", "/runs?by=ada&sort=-steps", "/runs?state=finished&sort=dataset",
     "/runs?sort=-steps", "/incidents?state=any&kind=overdraft", "/incidents?state=acknowledged",
     "/incidents?assignee=officer", "/incidents?dataset={dataset}&state=any",
