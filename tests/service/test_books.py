@@ -47,7 +47,7 @@ def _world(path: Path, *bytes_max: int) -> World:
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
-    """The same ledger with three processes, of which two keep little, and with one."""
+    """The same ledger twice: three processes share one, and two of them cache few states."""
     folder = tmp_path_factory.mktemp("books")
     both = _world(folder / "three.db", 0, 20_000, 2**30), _world(folder / "one.db", 2**30)
     yield both
