@@ -17,6 +17,8 @@ from urllib.request import ProxyHandler, build_opener
 README: Final = Path(__file__).parents[2] / "README.md"
 SECONDS: Final = 120  # for a service to become ready, and for one command
 _LAST: Final = "nothing is broken"  # what the last command of the session prints
+_ADDRESS: Final = "http://127.0.0.1:8000"  # of the service, in README.md
+_SIGN_IN: Final = "$(cat dpledger.db.token)"
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -113,13 +115,25 @@ def follow(folder: Path, readme: str) -> list[str]:
     """
     environment = surroundings(folder)
     with served(folder, environment) as address:
-        environment["DPLEDGER_URL"] = address
-        (folder / "first_run.py").write_text(script(readme), encoding="utf-8")
-        typed = [line.replace("http://127.0.0.1:8000", address) for line in commands(readme)]
-        printed = [_run([".venv/bin/python", "first_run.py"], folder, environment)]
-        # One shell, since a line sets variables that later ones read.
-        words = ["bash", "-euo", "pipefail", "-c", "\n".join(typed)]
-        printed += _run(words, folder, environment).splitlines()
+        return follow_at(folder, readme, environment | {"DPLEDGER_URL": address})
+
+
+def follow_at(folder: Path, readme: str, environment: Mapping[str, str]) -> list[str]:
+    """Do the same at the running service of DPLEDGER_URL, with the commands of `folder/.venv/bin`.
+
+    If the environment names DPLEDGER_API_KEY, that key stands in place of the start token.
+
+    Raises:
+        SessionError: if a command fails, or the last one finds something broken.
+    """
+    (folder / "first_run.py").write_text(script(readme), encoding="utf-8")
+    typed = "\n".join(commands(readme)).replace(_ADDRESS, environment["DPLEDGER_URL"])
+    if "DPLEDGER_API_KEY" in environment:
+        typed = typed.replace(_SIGN_IN, "$DPLEDGER_API_KEY")
+    printed = [_run([".venv/bin/python", "first_run.py"], folder, environment)]
+    # One shell, since a line sets variables that later ones read.
+    words = ["bash", "-euo", "pipefail", "-c", typed]
+    printed += _run(words, folder, environment).splitlines()
     if _LAST not in printed:
         raise SessionError(f"Not printed: {_LAST}\n" + "\n".join(printed))
     return printed

@@ -192,8 +192,14 @@ def _sources(kept: "Kept") -> set[str]:
     return named | {log.source for log in kept.logs.values() if log.size}
 
 
+def _counted(count: int, what: str) -> str:
+    """A count and its plural, or the singular of one."""
+    one = {"entries": "entry", "branches": "branch", "leaves": "leaf"}.get(what, what[:-1])
+    return f"{count:,} {what if count != 1 else one}"
+
+
 def _show(report: "VerificationReport", kept: "Kept") -> None:
-    counts = ", ".join(f"{count:,} {what}" for what, count in report.checked.items() if count)
+    counts = ", ".join(_counted(count, what) for what, count in report.checked.items() if count)
     typer.echo(f"checked: {counts or 'an empty ledger'}")
     against = ", ".join(sorted(_sources(kept)))
     typer.echo(f"held against: {against or 'itself alone; give --witness or --checkpoint'}")

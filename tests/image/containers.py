@@ -7,6 +7,7 @@ this machine's network.
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -130,6 +131,12 @@ class Container:
             timeout=120,
             check=False,
         )
+
+    def script(self) -> str:
+        """A shell script in place of the command `dpledger`: it runs the image with its words."""
+        variables = [f"{name}={value}" for name, value in self.variables().items()]
+        words = ["env", *variables, *self.image.words("")[:-1]]
+        return f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'
 
     @contextmanager
     def started(self, **given: str) -> Iterator[subprocess.Popen[str]]:

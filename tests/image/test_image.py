@@ -11,7 +11,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from deploy.release.session import free_port, wait_until_ready
+from deploy.release.release import install
+from deploy.release.session import README, follow_at, free_port, surroundings, wait_until_ready
 from tests.image import containers
 from tests.image.containers import Container, Image
 
@@ -89,6 +90,24 @@ def test_with_a_key_it_becomes_ready_on_a_read_only_root_and_stops(container: Co
     assert (container.volume / "dpledger.db").exists()
     written = (container.volume / "dpledger.db").stat()
     assert written.st_uid == USER
+
+
+def test_the_session_of_the_readme_runs_to_its_last_line(container: Container) -> None:
+    # The folder of the session is the volume: `docker run -v "$PWD:/data"`.
+    folder = container.volume
+    key = container.run("keys", "create", "--scope", "admin", "--name", "admin").stdout.strip()
+    install(folder, [containers.ROOT / "client"])
+    command = folder / ".venv" / "bin" / "dpledger"
+    command.write_text(container.script(), encoding="utf-8")
+    command.chmod(0o755)
+    port = free_port()
+    given = {"DPLEDGER_URL": f"http://127.0.0.1:{port}", "DPLEDGER_API_KEY": key}
+    with container.started(DPLEDGER_PORT=str(port)) as process:
+        wait_until_ready(given["DPLEDGER_URL"])
+        printed = follow_at(folder, README.read_text("utf-8"), surroundings(folder) | given)
+        status_code, logged = containers.stop(process)
+    assert printed[0].startswith("epsilon 2.37")
+    assert status_code == 0, logged
 
 
 def test_its_root_cannot_be_written(container: Container) -> None:

@@ -50,7 +50,7 @@ def test_a_sound_ledger_says_what_was_checked(files: Files, database_url: str) -
     done = verify(database_url, "--witness", files.witness, "--public-key", files.public_key)
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("checked: ")
-    assert "3 entries" in done.stdout
+    assert " 1 dataset, 3 entries, " in done.stdout
     assert "held against: the witness\n" in done.stdout
     assert done.stdout.endswith("nothing is broken\n")
 
