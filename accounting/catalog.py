@@ -17,7 +17,7 @@ from accounting import (
 )
 from accounting.accountants import composed_bounds, event_grouping
 from accounting.bounds import dominating_pairs
-from accounting.pld import certified_composition, replace_one
+from accounting.pld import certified_composition, interpolated_noises, replace_one
 from accounting.theorem import Theorem
 
 THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
@@ -30,6 +30,7 @@ THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *replace_one.THEOREMS,
     *event_grouping.THEOREMS,
     *certified_composition.THEOREMS,
+    *interpolated_noises.THEOREMS,
     *composed_bounds.THEOREMS,
     *filters.THEOREMS,
     *privacy_profile.THEOREMS,

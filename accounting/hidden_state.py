@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, assert_never
 
-from accounting.accountants.composed_bounds import Query
+from accounting.accountants.queries import Query
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.events import FixedSize, Poisson, Shuffle
 from accounting.gaussian import gaussian_bracket_epsilon, gaussian_delta, gaussian_epsilon

@@ -14,8 +14,8 @@ import numpy as np
 
 from accounting import work_budgets
 from accounting.accountants.best_bound import BEST, best_bound
-from accounting.accountants.composed_bounds import pairs_above
 from accounting.accountants.event_grouping import DISTINCT_MAX, dominating, group_events
+from accounting.accountants.queries import pairs_above
 from accounting.accountants.shuffled_passes import SHARE, delta_of_passes, kept_passes
 from accounting.accountants.truncated_poisson import as_poisson
 from accounting.bounds.event_bounds import EventBound, NoBoundError

@@ -16,9 +16,9 @@ from accounting.accountants.best_first import (
     of_any_status,
 )
 from accounting.accountants.comparisons import as_if_poisson, as_if_unsampled
-from accounting.accountants.composed_bounds import Query
 from accounting.accountants.event_grouping import DISTINCT_MAX, GroupedEvents, group_events
 from accounting.accountants.lower_end import lower_end, rough_lower_end
+from accounting.accountants.queries import Query
 from accounting.event_counts import EventCounts
 from accounting.events import Gaussian, NeighboringRelation
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status

@@ -6,22 +6,19 @@ delta. All here serve schedules that are fixed in advance; filters.py serves oth
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from accounting import work_budgets
-from accounting.accountants.event_grouping import ROUNDED_WIDTH, GroupedEvents, group_events
+from accounting.accountants.many_noises import interpolated_bound, rounded_epsilon
+from accounting.accountants.queries import DELTA_MIN, Query, attained_epsilon, pairs_above
 from accounting.accountants.shuffled_passes import (
-    bounds_offered,
     delta_of_passes,
     epsilon_of_passes,
     set_aside,
-    units_of,
 )
 from accounting.bounds.event_bounds import (
-    EventBound,
     NoBoundError,
     accepted,
     least_curve,
@@ -29,9 +26,7 @@ from accounting.bounds.event_bounds import (
 )
 from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.bounds.lower_bounds import lower_bound_units
-from accounting.bounds.pair_choice import chosen
 from accounting.bounds.renyi_bounds import renyi_bounds
-from accounting.bounds.sampled_pairs import Pairs
 from accounting.event_counts import EventCounts
 from accounting.events import (
     BallsAndBins,
@@ -44,12 +39,11 @@ from accounting.events import (
     TruncatedPoisson,
 )
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
-from accounting.guarantees import Assumption, Bound, Status, weakest
+from accounting.guarantees import Assumption, Bound, Status
 from accounting.pld.certified_composition import (
     WIDTH,
     delta_bracket,
     epsilon_bracket,
-    epsilon_floor,
 )
 from accounting.pld.contour.parameters import Units
 from accounting.pld.replace_one import replaced_delta, replaced_epsilon
@@ -107,54 +101,9 @@ def compose_gdp(*, mus: Sequence[float], counts: Sequence[int]) -> float:
     return rounded_up(math.sqrt(sum_up(squares)))
 
 
-_DELTA_MIN: Final = 1e-290  # below, products of probabilities underflow
-_REASON_DELTA: Final = f"A delta below {_DELTA_MIN:g} is left to the other accountants."
+_REASON_DELTA: Final = f"A delta below {DELTA_MIN:g} is left to the other accountants."
 # Of what is left, what the direct pairs of gathered events may take that have an answer by now.
 _ROUGH_REST: Final = 0.5
-_TOO_WIDE: Final = 0.01  # relative: fewer groups, composed to the end, may then say more
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """What is asked of a ledger: epsilon at a delta, or delta at an epsilon."""
-
-    relation: NeighboringRelation
-    accept: frozenset[Status]
-    delta: float | None  # in (0, 1); None asks for it
-    epsilon: float | None  # nats, >= 0; None asks for it
-    rounded: GroupedEvents | None = None  # where the ledger that is asked about is its upper side
-    gathered: bool = False  # the ledger is one of fewer events that dominates what is asked about
-    width: float = WIDTH  # relative, aimed at where the ledger was not rounded outward
-    floor: bool = True  # whether a lower bound is wanted, too, where it takes work of its own
-    share: float = 1.0  # of what an answer may take that this one may
-
-    def answer(
-        self,
-        value: float,
-        *,
-        accountant: str,
-        used: Sequence[EventBound[Any]],
-        composed: tuple[Theorem[..., Any], ...],
-        order: float | None = None,
-        lower: float | None = None,
-    ) -> Bound:
-        """The bound whose unknown half is `value`."""
-        names = {bound.theorem.id for bound in used}
-        ids = sorted({theorem.id for bound in used for theorem in bound.theorems})
-        assumptions = {assumption for bound in used for assumption in bound.assumptions}
-        rounding = (group_events.id,) if self.rounded or self.gathered else ()
-        reached = value if self.epsilon is None else self.epsilon
-        return Bound(
-            epsilon=reached,
-            delta=value if self.delta is None else self.delta,
-            accountant=accountant,
-            bound=names.pop() if len(names) == 1 else "composition",
-            theorems=(*ids, *rounding, *(theorem.id for theorem in composed)),
-            status=weakest([theorem.status for bound in used for theorem in bound.theorems]),
-            assumptions=tuple(sorted(assumptions)),
-            order=order,
-            epsilon_lower=lower,
-        )
 
 
 def rdp_bound(counts: EventCounts, question: Query) -> Bound:
@@ -215,35 +164,13 @@ def gdp_bound(counts: EventCounts, question: Query) -> Bound:
     return question.answer(value, accountant="gdp", used=used, composed=(compose_gdp, profile))
 
 
-def pairs_above(
-    counts: EventCounts,
-    relation: NeighboringRelation,
-    accept: frozenset[Status],
-    *,
-    delta: float | None = None,
-    epsilon: float | None = None,
-    aside: float = 0.0,
-) -> tuple[list[EventBound[Pairs]], Units]:
-    """(bounds used, the pairs that together dominate the ledger), in an order of the events.
-
-    Of the pairs of an event those are taken that cost least at the delta, or at the epsilon. They
-    dominate but for the delta of the bounds used, which is zero where nothing was set aside.
-
-    Raises:
-        NoBoundError: some event is dominated by no accepted pair; the text says why.
-    """
-    offered = bounds_offered(counts, relation, accept, aside=aside)
-    used = chosen(offered, delta=delta, epsilon=epsilon)
-    return used, units_of(offered, used)
-
-
 def pld_bound(counts: EventCounts, question: Query) -> Bound:
     """The PLD accountant: dominating pairs, composed and inverted with certified error.
 
     Raises:
         NoBoundError: some event is dominated by no accepted pair; the text says why.
     """
-    if question.delta is not None and question.delta < _DELTA_MIN:
+    if question.delta is not None and question.delta < DELTA_MIN:
         raise NoBoundError(_REASON_DELTA)
     through = _through_null(counts, question)
     if through is None:
@@ -262,6 +189,8 @@ def pld_bound(counts: EventCounts, question: Query) -> Bound:
 
 def _direct(counts: EventCounts, question: Query) -> Bound:
     rounded = question.rounded
+    if rounded and (found := attempted(left(), lambda: interpolated_bound(rounded, question))):
+        return found
     relation, accept = question.relation, question.accept
     asked = {"delta": question.delta, "epsilon": question.epsilon}
     aside = 0.0 if rounded else set_aside(counts, relation, accept, **asked)
@@ -278,15 +207,15 @@ def _direct(counts: EventCounts, question: Query) -> Bound:
             value = delta_of_passes(above, epsilon=epsilon, failed=failed)
         else:
             value = delta_bracket(above, epsilon=epsilon, width=width).upper if above else 0.0
-        known = _DELTA_MIN < value < 1 and below
-        lower = _floor(below, delta=value) if known else None
+        known = DELTA_MIN < value < 1 and below
+        lower = attained_epsilon(below, delta=value) if known else None
     elif failed:
         value = epsilon_of_passes(above, delta=question.delta, failed=failed)
-        lower = _floor(below, delta=question.delta) if below else None
+        lower = attained_epsilon(below, delta=question.delta) if below else None
     elif rounded is None:
         value, lower = _epsilon(above, below, question.delta, question.width)
     else:
-        value, lower = _rounded_epsilon(rounded, question, question.delta)
+        value, lower = rounded_epsilon(rounded, question, question.delta)
     return question.answer(value, accountant="pld", used=used, composed=(read,), lower=lower)
 
 
@@ -330,45 +259,7 @@ def _epsilon(above: Units, below: Units, delta: float, width: float) -> tuple[fl
     bracket = epsilon_bracket(above, delta=delta, width=width)
     if dict(below) == dict(above):
         return bracket.upper, bracket.lower
-    return bracket.upper, _floor(below, delta=delta) if below else None
-
-
-def _floor(below: Units, *, delta: float, width: float = WIDTH) -> float | None:
-    """What is attained; None where that takes too much work, which loses no upper bound."""
-    return attempted(
-        min(work_budgets.LOWER_BOUND, left()),
-        lambda: epsilon_floor(below, delta=delta, width=width),
-    )
-
-
-def _rounded_epsilon(
-    rounded: GroupedEvents, question: Query, delta: float
-) -> tuple[float, float | None]:
-    """(upper, lower) epsilon of a ledger that was rounded outward; rougher where it must be."""
-    _, above = pairs_above(rounded.upper, question.relation, question.accept)
-    below = lower_bound_units(rounded.lower, question.relation)
-    _, rough_above = pairs_above(rounded.rough_upper, question.relation, question.accept)
-    rough_below = lower_bound_units(rounded.rough_lower, question.relation)
-    rough = epsilon_bracket(rough_above, delta=delta, width=ROUNDED_WIDTH).upper
-
-    def fine() -> tuple[float, float]:
-        upper = epsilon_bracket(above, delta=delta, width=ROUNDED_WIDTH, rough=rough_above).upper
-        return upper, epsilon_floor(below, delta=delta, width=ROUNDED_WIDTH) if below else 0.0
-
-    upper, lower = attempted(left(), fine) or (math.inf, 0.0)
-    if not (upper < math.inf and upper - lower <= _TOO_WIDE * upper) and rough_below:
-        lower = max(lower, _floor(rough_below, delta=delta) or 0.0)
-    return min(upper, rough), lower or None
-
-
-def epsilon_lower_bound(
-    counts: EventCounts, *, relation: NeighboringRelation, delta: float, width: float = WIDTH
-) -> float | None:
-    """What epsilon at a delta is at least, whatever the accountant. Lower; None if unknown."""
-    units = lower_bound_units(counts, relation)
-    if not units or delta < _DELTA_MIN:
-        return None
-    return _floor(units, delta=delta, width=width)
+    return bracket.upper, attained_epsilon(below, delta=delta) if below else None
 
 
 THEOREMS = (compose_rdp, compose_gdp)

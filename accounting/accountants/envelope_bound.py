@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from accounting.accountants.composed_bounds import Query, pld_bound
+from accounting.accountants.composed_bounds import pld_bound
+from accounting.accountants.queries import Query
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.event_counts import EventCounts, pass_length
 from accounting.events import Cyclic, Event, NeighboringRelation, Shuffle

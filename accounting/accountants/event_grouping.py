@@ -50,6 +50,7 @@ class GroupedEvents:
     lower: EventCounts
     rough_upper: EventCounts  # with fewer distinct events
     rough_lower: EventCounts
+    whole: EventCounts  # what was asked for
 
 
 def distinct(counts: EventCounts) -> int:
@@ -80,7 +81,7 @@ def group_events(counts: EventCounts) -> GroupedEvents:
     spend(2000 * len(counts.steps))  # with what it takes to read so many
     points, others = _sampled(counts)
     if points is None:
-        return GroupedEvents(counts, counts, counts, counts)
+        return GroupedEvents(counts, counts, counts, counts, counts)
     fine, rough = _corners(points, GROUPS), _corners(points, ROUGH_GROUPS)
 
     def with_others(groups: dict[Event, int]) -> EventCounts:
@@ -89,7 +90,8 @@ def group_events(counts: EventCounts) -> GroupedEvents:
             steps[event] = steps.get(event, 0) + count
         return replace(counts, steps=steps)
 
-    return GroupedEvents(*(with_others(groups) for groups in (*fine, *rough)))
+    upper, lower, rough_upper, rough_lower = (with_others(groups) for groups in (*fine, *rough))
+    return GroupedEvents(upper, lower, rough_upper, rough_lower, counts)
 
 
 def dominating(counts: EventCounts, noises: int) -> EventCounts:

@@ -10,9 +10,9 @@ from functools import cache, partial
 from typing import Final, TypeVar
 
 from accounting import work_budgets
-from accounting.accountants.composed_bounds import Query
 from accounting.accountants.event_grouping import dominating
 from accounting.accountants.mixed_kinds import parts_of
+from accounting.accountants.queries import Query
 from accounting.event_counts import EventCounts
 from accounting.guarantees import Bound
 from accounting.pld.certified_composition import WIDTH

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from accounting.accountants.composed_bounds import epsilon_lower_bound
 from accounting.accountants.event_grouping import dominated
 from accounting.accountants.grouped_bounds import ROUGH_WIDTH, answers_of_fewer
+from accounting.accountants.queries import epsilon_lower_bound
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Bound

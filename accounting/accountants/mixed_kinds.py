@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from accounting.accountants.composed_bounds import Query, may_go_through_null
+from accounting.accountants.composed_bounds import may_go_through_null
 from accounting.accountants.event_grouping import dominating, group_events
+from accounting.accountants.queries import Query
 from accounting.composition import basic_composition
 from accounting.event_counts import EventCounts, pass_length
 from accounting.events import Event

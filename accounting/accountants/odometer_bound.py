@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from accounting.accountants.composed_bounds import Query
+from accounting.accountants.queries import Query
 from accounting.bounds.event_bounds import EventBound, NoBoundError, accepted
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.event_counts import EventCounts, passes_by_sampling

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from accounting.accountants.composed_bounds import Query
+from accounting.accountants.queries import Query
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation, Poisson, TruncatedPoisson

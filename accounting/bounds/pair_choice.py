@@ -16,6 +16,7 @@ from accounting.bounds.sampled_pairs import Pairs
 from accounting.events import Direction
 from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, NoMomentsError, log_moments
 from accounting.rounding import Array
+from accounting.subsampling.replaced_records import poisson_replace_tight_pair
 
 Offered = tuple[tuple[EventBound[Pairs], ...], int]  # what bounds an event, and its units
 
@@ -36,6 +37,10 @@ def chosen(
         delta: at which epsilon is asked for, or
         epsilon: at which delta is.
     """
+    offered = [
+        (bounds[:1] if bounds[0].theorem is poisson_replace_tight_pair else bounds, count)
+        for bounds, count in offered  # what is attained says no more than any other
+    ]
     if all(len(bounds) == 1 for bounds, _ in offered):
         return [bounds[0] for bounds, _ in offered]
     moments = [_moments(bounds) for bounds, _ in offered]

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -31,6 +32,7 @@ from accounting.pld.pairs import (
     DensePair,
     DiscretePair,
     GaussianPair,
+    InterpolatedSteps,
     LaplacePair,
     Pair,
     ReplacedGaussianPair,
@@ -75,6 +77,8 @@ def _symmetric(units: Units) -> bool:
         match pair:
             case GaussianPair() | ReplacedGaussianPair() | SymmetricPair():
                 return True
+            case InterpolatedSteps():
+                return isinstance(pair.near, ReplacedGaussianPair)
             case LaplacePair():
                 return pair.sampling_probability == 1
             case DiscretePair() | DensePair():
@@ -276,7 +280,7 @@ def _within(units: Units, direction: Direction, *, epsilon: float, delta: float)
 
 
 def _alone(units: Units) -> bool:
-    return len(units) == 1 and units[0][1] == 1
+    return len(units) == 1 and units[0][1] == 1 and not isinstance(units[0][0], InterpolatedSteps)
 
 
 def _epsilon(
@@ -301,11 +305,8 @@ def _epsilon(
         lower, upper = _both((lower, upper), rare_bracket(units, direction, delta=delta))
     if _too_many(units, upper):
         return lower, upper, Engine.CONTOUR
-    found = _on_lattice(
-        units, lambda: lattice_epsilon(units, direction=direction, delta=delta, width=wide)
-    )
-    found = found or (0.0, math.inf)
-    return (*_both((lower, upper), found), Engine.LATTICE)
+    asked = partial(lattice_epsilon, units, direction=direction, delta=delta, width=wide)
+    return (*_both((lower, upper), _on_lattice(units, asked) or (0.0, math.inf)), Engine.LATTICE)
 
 
 def _on_lattice(
@@ -321,7 +322,8 @@ def _on_lattice(
 
 def _too_many(units: Units, upper: float) -> bool:
     # Each distinct pair needs a law of its own on the lattice; what moments say must then do.
-    return len(units) > LATTICE_PAIRS_MAX and upper < math.inf
+    several = any(isinstance(pair, InterpolatedSteps) for pair, _ in units)
+    return (several or len(units) > LATTICE_PAIRS_MAX) and upper < math.inf
 
 
 def _both(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
@@ -389,11 +391,8 @@ def _delta(
     if are_rare(units):
         upper = min(upper, rare_delta(units, direction, epsilon=epsilon))
     wide = max(width, LATTICE_WIDTH)
-    found = _on_lattice(
-        units, lambda: lattice_delta(units, direction=direction, epsilon=epsilon, width=wide)
-    )
-    found = found or (0.0, 1.0)
-    return (*_both((lower, upper), found), Engine.LATTICE)
+    asked = partial(lattice_delta, units, direction=direction, epsilon=epsilon, width=wide)
+    return (*_both((lower, upper), _on_lattice(units, asked) or (0.0, 1.0)), Engine.LATTICE)
 
 
 THEOREMS = (epsilon_bracket, delta_bracket)

@@ -89,6 +89,22 @@ class SymmetricPair:
     sampling_probability: float  # q, in (0, 1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterpolatedSteps:
+    """Several steps, each the pair share * near + (1 - share) * far; these are known line by line.
+
+    A share in [0, 1] is a published coin that chooses between the two. A larger one takes some of
+    far away from near, as long as that leaves every loss a positive density.
+    """
+
+    near: SampledGaussianPair | ReplacedGaussianPair  # with less noise than far
+    far: SampledGaussianPair | ReplacedGaussianPair  # of the same kind and sampling probability
+    shares: tuple[float, ...]  # of near, >= 0
+    counts: tuple[int, ...]  # of the steps with each share
+    # Steps that dominate these, with coins alone: they bound the moments where a share exceeds 1.
+    above: "InterpolatedSteps | None" = None
+
+
 Pair = (
     GaussianPair
     | SampledGaussianPair
@@ -97,4 +113,5 @@ Pair = (
     | DiscretePair
     | DensePair
     | SymmetricPair
+    | InterpolatedSteps
 )

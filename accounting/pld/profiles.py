@@ -20,6 +20,7 @@ from accounting.pld.pairs import (
     DensePair,
     DiscretePair,
     GaussianPair,
+    InterpolatedSteps,
     LaplacePair,
     Pair,
     ReplacedGaussianPair,
@@ -58,7 +59,12 @@ Smooth = (
     | LaplacePair
     | DensePair
     | SymmetricPair
+    | InterpolatedSteps
 )
+
+
+class UnknownProfileError(ArithmeticError):
+    """Several steps together have no profile here: they are composed on the contour alone."""
 
 
 def profiles(pair: Pair, *, direction: Direction, losses: Array) -> tuple[Array, Array]:
@@ -291,6 +297,8 @@ def _profile_above(pair: Smooth, direction: Direction, losses: Array) -> tuple[A
             return _replaced_above(pair, losses)
         case DensePair():
             return _discrete_profile(pair, direction, losses)
+        case InterpolatedSteps():
+            raise UnknownProfileError
         case _:
             assert_never(pair)
 
@@ -335,13 +343,11 @@ def profile(pair: Pair, *, direction: Direction, epsilon: float) -> tuple[float,
             bounds = _sampled_bounds(base, pair.sampling_probability, direction, epsilon)
         case LaplacePair():
             bounds = _sampled_bounds(pair, pair.sampling_probability, direction, epsilon)
-        case ReplacedGaussianPair() | SymmetricPair() | DiscretePair() | DensePair():
+        case _:
             if epsilon > LOSS_MAX:
                 return 0.0, profile(pair, direction=direction, epsilon=LOSS_MAX)[1]
             low, high = profiles(pair, direction=direction, losses=np.array([epsilon]))
             bounds = float(low[0]), float(high[0])
-        case _:
-            assert_never(pair)
     return max(0.0, bounds[0]), min(1.0, bounds[1])
 
 

@@ -16,6 +16,7 @@ from accounting.pld.pairs import (
     DensePair,
     DiscretePair,
     GaussianPair,
+    InterpolatedSteps,
     LaplacePair,
     Pair,
     ReplacedGaussianPair,
@@ -31,6 +32,7 @@ from accounting.pld.profiles import (
     TINY,
     WRITTEN,
     Base,
+    UnknownProfileError,
     base_profile,
     discrete_atoms,
     near_atoms,
@@ -90,6 +92,8 @@ def tails(pair: Pair, *, direction: Direction, losses: Array) -> Tails:
             return _symmetric_tails(pair, losses)
         case ReplacedGaussianPair():
             return _replaced_tails(pair, losses)
+        case InterpolatedSteps():
+            raise UnknownProfileError
         case _:
             assert_never(pair)
 

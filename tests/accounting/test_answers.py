@@ -8,17 +8,12 @@ import numpy as np
 import pytest
 
 from accounting import THEOREMS
-from accounting.accountants import best_first, composed_bounds, lower_end
+from accounting.accountants import best_first, lower_end, many_noises, queries
 from accounting.accountants.best_bound import best_bound, guarantee, with_lower_bound
 from accounting.accountants.best_first import ACCOUNTANTS
-from accounting.accountants.composed_bounds import (
-    Query,
-    epsilon_lower_bound,
-    gdp_bound,
-    pld_bound,
-    rdp_bound,
-)
+from accounting.accountants.composed_bounds import gdp_bound, pld_bound, rdp_bound
 from accounting.accountants.event_grouping import GroupedEvents
+from accounting.accountants.queries import Query, epsilon_lower_bound
 from accounting.bounds.lower_bounds import lower_bound_units
 from accounting.event_counts import EventCounts
 from accounting.events import (
@@ -281,9 +276,9 @@ def test_too_many_steps_of_unknown_sampling_keep_their_closed_form_and_no_lower_
 
 
 def rounded(*noises: float) -> GroupedEvents:
-    return GroupedEvents(
-        *(spent(Gaussian(noise_multiplier=noise), POISSON, 50) for noise in noises)
-    )
+    """Sides of these noises: upper, lower, and both rougher; of the upper's own steps."""
+    sides = (spent(Gaussian(noise_multiplier=noise), POISSON, 50) for noise in (*noises, noises[0]))
+    return GroupedEvents(*sides)
 
 
 def test_sides_far_apart_are_composed_more_roughly_and_the_better_ends_kept(
@@ -296,10 +291,11 @@ def test_sides_far_apart_are_composed_more_roughly_and_the_better_ends_kept(
         asked_of.append(units[0][0].noise_multiplier)
         return real(units, **given)
 
-    monkeypatch.setattr(composed_bounds, "epsilon_floor", spied)
-    near = composed_bounds._rounded_epsilon(rounded(2.0, 2.001, 1.8, 2.2), asked(), DELTA)
+    for module in (many_noises, queries):
+        monkeypatch.setattr(module, "epsilon_floor", spied)
+    near = many_noises.rounded_epsilon(rounded(2.0, 2.001, 1.8, 2.2), asked(), DELTA)
     assert asked_of == [2.001]
-    far = composed_bounds._rounded_epsilon(rounded(1.6, 2.4, 1.8, 2.2), asked(), DELTA)
+    far = many_noises.rounded_epsilon(rounded(1.6, 2.4, 1.8, 2.2), asked(), DELTA)
     assert asked_of == [2.001, 2.4, 2.2]
     ends = {
         noise: epsilon_bracket(
@@ -311,7 +307,7 @@ def test_sides_far_apart_are_composed_more_roughly_and_the_better_ends_kept(
     assert near[0] == pytest.approx(ends[2.0].upper, rel=1e-4)
     assert far[0] == pytest.approx(ends[1.8].upper, rel=1e-4)
     assert far[1] == pytest.approx(ends[2.2].lower, rel=1e-4)
-    worse = composed_bounds._rounded_epsilon(rounded(1.8, 2.2, 1.6, 2.4), asked(), DELTA)
+    worse = many_noises.rounded_epsilon(rounded(1.8, 2.2, 1.6, 2.4), asked(), DELTA)
     assert worse == pytest.approx(far, rel=1e-4)
 
 
@@ -322,8 +318,8 @@ def test_a_side_that_is_infinite_is_composed_more_roughly(monkeypatch: pytest.Mo
         found = real(units, **given)
         return replace(found, upper=math.inf) if units[0][0].noise_multiplier == 2.0 else found
 
-    monkeypatch.setattr(composed_bounds, "epsilon_bracket", gives_up)
-    upper, _ = composed_bounds._rounded_epsilon(rounded(2.0, 2.001, 1.8, 2.2), asked(), DELTA)
+    monkeypatch.setattr(many_noises, "epsilon_bracket", gives_up)
+    upper, _ = many_noises.rounded_epsilon(rounded(2.0, 2.001, 1.8, 2.2), asked(), DELTA)
     assert upper < math.inf
 
 

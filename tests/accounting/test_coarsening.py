@@ -3,7 +3,6 @@ import pytest
 
 from accounting import work_budgets
 from accounting.accountants.best_bound import best_bound, guarantee
-from accounting.accountants.composed_bounds import pairs_above
 from accounting.accountants.event_grouping import (
     DISTINCT_MAX,
     GROUPS,
@@ -13,6 +12,7 @@ from accounting.accountants.event_grouping import (
     group_events,
     stronger,
 )
+from accounting.accountants.queries import pairs_above
 from accounting.bounds.lower_bounds import lower_bound_units
 from accounting.event_counts import EventCounts
 from accounting.events import (

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from accounting.accountants.best_bound import best_bound, guarantee
-from accounting.accountants.composed_bounds import Query, epsilon_lower_bound, pld_bound
+from accounting.accountants.composed_bounds import pld_bound
 from accounting.accountants.event_grouping import dominated, dominating
 from accounting.accountants.grouped_bounds import ROUGH_WIDTH, answers_of_fewer, bound_of_fewer
+from accounting.accountants.queries import Query, epsilon_lower_bound
 from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     ApproximateDp,

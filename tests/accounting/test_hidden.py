@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accounting.accountants.best_bound import guarantee
-from accounting.accountants.composed_bounds import Query
+from accounting.accountants.queries import Query
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.event_counts import count_events
 from accounting.events import (

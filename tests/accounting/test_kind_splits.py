@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from accounting.accountants.best_bound import best_bound
-from accounting.accountants.composed_bounds import Query
 from accounting.accountants.mixed_kinds import parts_of, split_bound
+from accounting.accountants.queries import Query
 from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     Cyclic,

@@ -8,7 +8,7 @@ import pytest
 
 from accounting import calibration
 from accounting.accountants.best_bound import best_bound
-from accounting.accountants.composed_bounds import pairs_above
+from accounting.accountants.queries import pairs_above
 from accounting.calibration import ROUGH_TOLERANCE, Parameter, calibrate, filled
 from accounting.event_counts import EventCounts, count_events
 from accounting.events import (

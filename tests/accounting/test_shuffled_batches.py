@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from accounting.accountants import shuffled_passes
 from accounting.accountants.best_bound import best_bound
-from accounting.accountants.composed_bounds import pairs_above
+from accounting.accountants.queries import pairs_above
 from accounting.accountants.shuffled_passes import (
     SHARE,
     bounds_offered,

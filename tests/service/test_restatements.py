@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 import accounting
 from accounting.accountants import best_first
-from accounting.accountants.composed_bounds import Query
+from accounting.accountants.queries import Query
 from accounting.event_counts import EventCounts
 from accounting.guarantees import Bound
 from service.cli.main import app

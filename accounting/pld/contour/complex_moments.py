@@ -14,12 +14,14 @@ import numpy as np
 from accounting.events import Direction
 from accounting.pld.byte_cache import ByteCache
 from accounting.pld.contour import tilted_grids
+from accounting.pld.contour.interpolated_moments import log_modulus_of_steps
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, finite_losses, log_moments
 from accounting.pld.contour.tilted_grids import Grid, Mixed, grid_of, scan_of
 from accounting.pld.pairs import (
     DensePair,
     DiscretePair,
     GaussianPair,
+    InterpolatedSteps,
     LaplacePair,
     Pair,
     ReplacedGaussianPair,
@@ -67,8 +69,15 @@ def line_of(pair: Pair, direction: Direction, *, order: float, spacing: float, n
     key = (pair, direction, order, spacing, nodes)
 
     def made() -> Line:
-        theta = np.asarray(spacing * np.arange(nodes), dtype=np.float64)
-        found = _line(pair, direction, order, theta)
+        if isinstance(pair, InterpolatedSteps):
+            ends = (
+                line_of(one, direction, order=order, spacing=spacing, nodes=nodes)
+                for one in (pair.near, pair.far)
+            )
+            found = _interpolated(pair, *ends)
+        else:
+            theta = np.asarray(spacing * np.arange(nodes), dtype=np.float64)
+            found = _line(pair, direction, order, theta)
         found.log_values.flags.writeable = False
         found.slack.flags.writeable = False
         return found
@@ -105,6 +114,14 @@ def log_modulus(
             return _laplace_modulus(pair, direction, order, thetas)
         case DiscretePair():
             return np.zeros_like(thetas)  # atoms do not decay
+        case InterpolatedSteps():
+            near, far = (
+                log_modulus(one, direction, order=order, offset=offset, thetas=thetas, fine=fine)
+                for one in (pair.near, pair.far)
+            )
+            logs = log_moments(pair.near, direction)
+            log_moment = float(logs[np.searchsorted(LADDER, order)])
+            return log_modulus_of_steps(pair, near, far, log_moment)
         case SymmetricPair() | DensePair():
             raise NoMomentsError("How this pair's transform decays is not known.")
         case _:
@@ -128,6 +145,45 @@ def _laplace_modulus(pair: LaplacePair, direction: Direction, order: float, thet
     return np.asarray(np.log(np.minimum(1.0, moduli + 1e-10)), dtype=np.float64)
 
 
+def _interpolated(pair: InterpolatedSteps, near: Line, far: Line) -> Line:
+    """The line of interpolated steps from those of their ends.
+
+    With D = log A - log B, a step's moment is B (1 + s (e^D - 1)), and its phi - 1 is
+    p (phi_A - 1) + (1 - p) (phi_B - 1) with p = s e^D / (1 + s (e^D - 1)).
+    """
+    nodes = len(near.log_values)
+    spend(8 * len(pair.shares) * nodes)
+    u = 64 * LIBRARY_ULPS * UNIT_ROUNDOFF
+    difference = near.log_moment - far.log_moment
+    known = near.log_moment_error + far.log_moment_error
+    known += u * (abs(near.log_moment) + abs(far.log_moment))  # of the difference
+    one: ComplexArray = np.expm1(near.log_values)
+    other: ComplexArray = np.expm1(far.log_values)
+    one_error = np.exp(near.log_values.real) * np.expm1(np.minimum(near.slack, 700.0))
+    other_error = np.exp(far.log_values.real) * np.expm1(np.minimum(far.slack, 700.0))
+    one_error = one_error + u * np.abs(one)
+    other_error = other_error + u * np.abs(other)
+    log_values = np.zeros(nodes, dtype=np.complex128)
+    slack, sizes = np.zeros(nodes), np.zeros(nodes)
+    log_moment = log_moment_error = 0.0
+    rounding = (len(pair.shares) + 2) * UNIT_ROUNDOFF
+    for share, count in zip(pair.shares, pair.counts, strict=True):
+        grown = 1 + share * math.expm1(difference)
+        p, rest = share * math.exp(difference) / grown, (1 - share) / grown
+        error = abs(p) * one_error + abs(rest) * other_error
+        error += (abs(p * rest) * known + u) * np.abs(one - other)
+        logs, off = _logarithms(np.asarray(p * one + rest * other), error)
+        log_values += count * logs
+        slack += count * off
+        sizes += count * np.abs(logs)
+        log_grown = math.log1p(share * math.expm1(difference))
+        log_moment += count * (far.log_moment + log_grown)
+        each = abs(p) * near.log_moment_error + abs(rest) * far.log_moment_error
+        size = abs(far.log_moment) + abs(log_grown) + abs(difference)
+        log_moment_error += count * (each + (u + rounding) * size)
+    return Line(log_moment, log_moment_error, log_values, slack + 2 * rounding * sizes)
+
+
 def _line(pair: Pair, direction: Direction, order: float, theta: Array) -> Line:
     spend(10_000 + 25 * len(theta))
     match pair:
@@ -141,7 +197,7 @@ def _line(pair: Pair, direction: Direction, order: float, theta: Array) -> Line:
             return _laplace(pair.scale, order, theta)
         case DiscretePair():
             return _discrete(pair, direction, order, theta)
-        case SymmetricPair() | DensePair():
+        case SymmetricPair() | DensePair() | InterpolatedSteps():
             raise NoMomentsError("How this pair's transform decays is not known.")
         case _:
             assert_never(pair)

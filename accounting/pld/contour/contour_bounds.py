@@ -31,7 +31,7 @@ from accounting.pld.contour.parameters import (
     place,
 )
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, finite_losses
-from accounting.pld.pairs import Atomic
+from accounting.pld.pairs import Atomic, InterpolatedSteps
 from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.work_limit import spend
 
@@ -76,7 +76,10 @@ def invert(
     Raises:
         NoDecayError: it would need more than NODES_MAX nodes, or no order bounds the window.
     """
-    steps = sum(count for _, count in units)
+    steps = sum(
+        count * (sum(pair.counts) if isinstance(pair, InterpolatedSteps) else 1)
+        for pair, count in units
+    )
     placed = place(log_total, guess, share=share, steps=steps)
     order = float(LADDER[placed.index])
     spacing = 2 * math.pi / placed.window

@@ -11,6 +11,7 @@ from typing import Final, assert_never
 import numpy as np
 
 from accounting.events import Direction
+from accounting.pld.contour.interpolated_moments import log_moments_of_coins
 from accounting.pld.contour.quadrature import (
     grid_points,
     grid_spacing,
@@ -32,6 +33,7 @@ from accounting.pld.pairs import (
     DensePair,
     DiscretePair,
     GaussianPair,
+    InterpolatedSteps,
     LaplacePair,
     Pair,
     ReplacedGaussianPair,
@@ -93,13 +95,17 @@ def log_moments(pair: Pair, direction: Direction) -> Array:
         case ReplacedGaussianPair():
             found = _replaced_gaussian(pair)
         case LaplacePair():
-            if pair.sampling_probability < 1:
-                raise NoMomentsError("A sampled Laplace pair is known by its tails.")
-            found = _laplace(pair.scale)
+            found = _laplace(pair)
         case DiscretePair() | DensePair():
             found = log_moments_of_atoms(pair, direction, LADDER)
         case SymmetricPair():
             found = _symmetric(pair)
+        case InterpolatedSteps():
+            coins = pair.above or pair  # which dominate, so that their moments are no smaller
+            spend(2 * len(coins.shares) * len(LADDER))
+            found = log_moments_of_coins(
+                coins, log_moments(coins.near, direction), log_moments(coins.far, direction)
+            )
         case _:
             assert_never(pair)
     found.flags.writeable = False
@@ -111,7 +117,10 @@ def _gaussian(sigma: float) -> Array:
     return np.asarray(exponents * (1 + 8 * UNIT_ROUNDOFF), dtype=np.float64)
 
 
-def _laplace(b: float) -> Array:
+def _laplace(pair: LaplacePair) -> Array:
+    if pair.sampling_probability < 1:
+        raise NoMomentsError("A sampled Laplace pair is known by its tails.")
+    b = pair.scale
     # (e^(lam/b) (1 + 1/(2 lam + 1)) + e^(-(lam+1)/b) (1 - 1/(2 lam + 1))) / 2
     inner = 1 / (2 * LADDER + 1)
     found = np.logaddexp(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from accounting.accountants.composed_bounds import Query
+from accounting.accountants.queries import Query
 from accounting.bounds.event_bounds import sensitivity_of
 from accounting.events import Cyclic, Event, Full, Gaussian, NeighboringRelation, Sampling, Span
 from accounting.gaussian import gaussian_epsilon

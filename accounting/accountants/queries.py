@@ -1,0 +1,108 @@
+"""What is asked of a ledger, and the pairs that bound it from either side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from accounting import work_budgets
+from accounting.accountants.event_grouping import GroupedEvents, group_events
+from accounting.accountants.shuffled_passes import bounds_offered, units_of
+from accounting.bounds.event_bounds import EventBound
+from accounting.bounds.lower_bounds import lower_bound_units
+from accounting.bounds.pair_choice import chosen
+from accounting.bounds.sampled_pairs import Pairs
+from accounting.event_counts import EventCounts
+from accounting.events import NeighboringRelation
+from accounting.guarantees import Bound, Status, weakest
+from accounting.pld.certified_composition import WIDTH, epsilon_floor
+from accounting.pld.contour.parameters import Units
+from accounting.theorem import Theorem
+from accounting.work_limit import attempted, left
+
+DELTA_MIN: Final = 1e-290  # below, products of probabilities underflow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is asked of a ledger: epsilon at a delta, or delta at an epsilon."""
+
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    delta: float | None  # in (0, 1); None asks for it
+    epsilon: float | None  # nats, >= 0; None asks for it
+    rounded: GroupedEvents | None = None  # where the ledger that is asked about is its upper side
+    gathered: bool = False  # the ledger is one of fewer events that dominates what is asked about
+    width: float = WIDTH  # relative, aimed at where the ledger was not rounded outward
+    floor: bool = True  # whether a lower bound is wanted, too, where it takes work of its own
+    share: float = 1.0  # of what an answer may take that this one may
+
+    def answer(
+        self,
+        value: float,
+        *,
+        accountant: str,
+        used: Sequence[EventBound[Any]],
+        composed: tuple[Theorem[..., Any], ...],
+        order: float | None = None,
+        lower: float | None = None,
+    ) -> Bound:
+        """The bound whose unknown half is `value`."""
+        names = {bound.theorem.id for bound in used}
+        ids = sorted({theorem.id for bound in used for theorem in bound.theorems})
+        assumptions = {assumption for bound in used for assumption in bound.assumptions}
+        rounding = (group_events.id,) if self.rounded or self.gathered else ()
+        reached = value if self.epsilon is None else self.epsilon
+        return Bound(
+            epsilon=reached,
+            delta=value if self.delta is None else self.delta,
+            accountant=accountant,
+            bound=names.pop() if len(names) == 1 else "composition",
+            theorems=(*ids, *rounding, *(theorem.id for theorem in composed)),
+            status=weakest(
+                [theorem.status for bound in used for theorem in bound.theorems]
+                + [theorem.status for theorem in composed]
+            ),
+            assumptions=tuple(sorted(assumptions)),
+            order=order,
+            epsilon_lower=lower,
+        )
+
+
+def pairs_above(
+    counts: EventCounts,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+    *,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    aside: float = 0.0,
+) -> tuple[list[EventBound[Pairs]], Units]:
+    """(bounds used, the pairs that together dominate the ledger), in an order of the events.
+
+    Of the pairs of an event those are taken that cost least at the delta, or at the epsilon. They
+    dominate but for the delta of the bounds used, which is zero where nothing was set aside.
+
+    Raises:
+        NoBoundError: some event is dominated by no accepted pair; the text says why.
+    """
+    offered = bounds_offered(counts, relation, accept, aside=aside)
+    used = chosen(offered, delta=delta, epsilon=epsilon)
+    return used, units_of(offered, used)
+
+
+def attained_epsilon(below: Units, *, delta: float, width: float = WIDTH) -> float | None:
+    """What is attained; None where that takes too much work, which loses no upper bound."""
+    return attempted(
+        min(work_budgets.LOWER_BOUND, left()),
+        lambda: epsilon_floor(below, delta=delta, width=width),
+    )
+
+
+def epsilon_lower_bound(
+    counts: EventCounts, *, relation: NeighboringRelation, delta: float, width: float = WIDTH
+) -> float | None:
+    """What epsilon at a delta is at least, whatever the accountant. Lower; None if unknown."""
+    units = lower_bound_units(counts, relation)
+    if not units or delta < DELTA_MIN:
+        return None
+    return attained_epsilon(units, delta=delta, width=width)
