@@ -34,7 +34,11 @@ _TOLD: Final = {
 Tone = Literal["good", "plain", "warn", "bad"]
 # What happened, as it is told of so many times.
 _HAPPENED: Final[dict[Kind, tuple[Tone, str]]] = {
-    Kind.OVERDRAFT: ("bad", "Recorded steps exceeded a limit. The numbers include them."),
+    Kind.OVERDRAFT: (
+        "bad",
+        "What is charged exceeded a limit, by recorded steps, a correction or changed settings. "
+        "The numbers include all of it.",
+    ),
     Kind.SAMPLING_CONTRADICTED: (
         "bad",
         "The code drew its batches in another way than declared. The detected sampling counts "
@@ -66,6 +70,7 @@ _HAPPENED: Final[dict[Kind, tuple[Tone, str]]] = {
         "Entries were corrected. The numbers hold for the original and the corrected steps.",
     ),
 }
+_TIMES: Final = {Kind.OVERDRAFT: " that a limit was newly exceeded"}  # what is counted
 _SAMPLING: Final[dict[str, tuple[Tone, str]]] = {
     "declared": (
         "plain",
@@ -253,7 +258,7 @@ def budget_remarks(budget: BudgetAnswer | None, whose: str) -> list[Remark]:
         return [Remark("No budget is set: nothing limits what may be charged.", "warn")]
     limit = f"the {whose}'s budget of epsilon {budget.epsilon:g} at delta {_small(budget.delta)}"
     if budget.overdrawn or budget.spent is None:
-        return [Remark(f"The recorded steps exceed {limit}. Nothing more is admitted.", "bad")]
+        return [Remark(f"What is charged exceeds {limit}. Nothing more is admitted.", "bad")]
     return [
         Remark(
             f"Of {limit}, {percent_up(budget.share)} is charged. However the steps were chosen, "
@@ -267,7 +272,8 @@ def happened(counts: dict[str, int]) -> Iterable[Remark]:
     """Yield a remark for each kind of incident, the most serious first."""
     for kind, (tone, text) in _HAPPENED.items():
         if count := counts.get(kind.value, 0):
-            yield Remark(text if count == 1 else f"{text} ({count:,} times)", tone)
+            times = f"{count:,} times{_TIMES.get(kind, '')}"
+            yield Remark(text if count == 1 else f"{text} ({times})", tone)
 
 
 def person_rows(person: PersonPromise) -> list[PersonRow]:
