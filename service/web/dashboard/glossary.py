@@ -162,10 +162,9 @@ class Advice:
 ADVICE: Final[dict[str, Advice]] = {
     Kind.OVERDRAFT: Advice(
         _BAD,
-        "What is charged is beyond the limit.",
+        "What is charged is beyond the limit, by recorded steps, a correction or changed settings.",
         "If steps were recorded beyond it, stop the runs and find out why they did not charge "
-        "first. A correction or a lower limit also does it. Then decide whether to raise the "
-        "limit: until then nothing more is admitted.",
+        "first. Then decide whether to raise the limit: until then nothing more is admitted.",
     ),
     Kind.REOPENED: Advice(
         _BAD,
@@ -238,11 +237,19 @@ ADVICE: Final[dict[str, Advice]] = {
         "Follow the page on suspended ledgers; trust no number until it is reconciled.",
     ),
 }
+_ENDLESS: Final = Advice(  # an overdraft whose epsilon is infinite
+    _BAD,
+    "What is charged has no finite bound: the limit cannot count a recorded step or a correction.",
+    "Stop the runs: nothing more is admitted, and a higher limit does not change that. Find on "
+    "the page of the dataset which run or correction it is.",
+)
 _OTHER: Final = Advice(_WARN, "", "Look at its details.")
 
 
 def advice_of(incident: IncidentAnswer) -> Advice:
     """What to do about an incident."""
+    if incident.kind == Kind.OVERDRAFT and incident.detail.get("spent", 0) is None:
+        return _ENDLESS
     return ADVICE.get(incident.kind, _OTHER)
 
 
