@@ -12,6 +12,8 @@ from sqlalchemy import Row
 
 from accounting.events import NeighboringRelation
 from service.formatting import (
+    NO_BOUND,
+    charged_of,
     four_digits_up,
     many,
     one_in,
@@ -309,7 +311,7 @@ def _case_words(one: PersonCase, person: PersonPromise) -> str:
 
 def _epsilon_words(one: PersonCase, delta: float) -> str:
     if one.epsilon is None:
-        return "no finite bound"
+        return NO_BOUND
     other = "" if one.delta == delta else f" at δ = {_small(one.delta)}"
     return f"{four_digits_up(one.epsilon)}{other}"
 
@@ -326,7 +328,7 @@ def person_notes(person: PersonPromise) -> list[str]:
             else "Further steps add to it until nothing more is admitted."
         )
         notes.append(
-            f"Charged{by}: {percent_up(person.charged)} of what the {whose} allows. The share "
+            f"Charged{by}: {charged_of(person.charged, f'what the {whose} allows')}. The share "
             f"never falls. {then}"
         )
     elif person.budget is None:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from service.formatting import down, many, percent_down, plain, up
+from service.formatting import NO_BOUND, down, many, percent_down, plain, up
 from service.ledger.incidents import IncidentAnswer, Kind
 
 _BAD: Final = "bad"
@@ -316,7 +316,7 @@ def _says(incident: IncidentAnswer, name: str, value: Any) -> bool:
 def _phrase(name: str, value: Any) -> str:
     phrase = _PHRASES.get(name, name.replace("_", " ") + " {}")
     if value is None:
-        return f"{phrase.format('').strip()}: no finite bound"
+        return f"{phrase.format('').strip()}: {NO_BOUND}"
     return phrase.format(_told_value(name, value))
 
 

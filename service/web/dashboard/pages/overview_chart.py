@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, select
 
 from service.clock import now
 from service.errors import TooExpensiveError
-from service.formatting import percent_up
+from service.formatting import charged_share, percent_up
 from service.guarantees import attribution
 from service.guarantees.spending_history import Moment, Spending, known_spending
 from service.operations.overview import Boards, DatasetSummary
@@ -131,7 +131,7 @@ def overview_chart(request: Request, viewer: PageViewer, database: Database) -> 
         left_out=len(asked) - len(found),
         too_long=[name for name, points in found.items() if not points],
         endless=[(one.label, _ended(one)) for one in lines if math.isinf(one.points[-1][1])],
-        percent_up=_share,
+        told=charged_share,
     )
 
 
@@ -152,7 +152,3 @@ def _day(timestamp: float) -> str:
 
 def _minute(timestamp: float) -> str:
     return f"{datetime.fromtimestamp(timestamp, UTC):%d %b %H:%M}"
-
-
-def _share(value: float) -> str:
-    return percent_up(value) if math.isfinite(value) else "no finite bound"
