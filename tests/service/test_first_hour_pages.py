@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from typer.testing import CliRunner
 
 from service.cli.main import app
+from service.formatting import up
 from service.identity.keys import Role
 from service.transparency.signing import Signer
 from tests.service.browsing import make_key
@@ -103,6 +104,20 @@ def test_a_corrected_run_does_not_call_its_recorded_charge_the_whole(api: httpx.
     text = words(api.get("/runs/run/guarantee").text)
     assert "Without what corrections added" in text
     assert "It holds however the steps were chosen." not in text
+
+
+def test_a_quick_epsilon_without_corrections_is_not_the_headline(api: httpx.Client) -> None:
+    setup(api)
+    append(api, event(0, 100, sampling=POISSON))
+    quick = up(api.get("/v1/datasets/data/explain?delta=1e-5").json()["epsilon"])
+    assert f'<p class="headline">{quick}</p>' in page(api)
+    assert "corrections are not in the chart" not in page(api)
+    body = event(0, 50, sampling={"kind": "full"}) | {"reason": "all records"}
+    assert api.post("/v1/runs/run/corrections", json=body).status_code == 201
+    assert api.get("/v1/datasets/data/guarantee?delta=1e-5").json()["epsilon"] > 2 * float(quick)
+    assert f'<p class="headline">{quick}</p>' not in page(api)
+    assert "quick upper bound" not in page(api)
+    assert "corrections are not in the chart" in page(api)
 
 
 def test_a_contradicted_run_says_what_a_correction_may_cost(api: httpx.Client) -> None:
