@@ -176,7 +176,9 @@ def test_a_limit_that_is_exceeded_many_times_says_by_what_and_why(api: httpx.Cli
         assert percent_up(budget["share"]).replace("\u202f", " ") not in text
     assert f"{times} the capacity at ε 1" in said["/"]
     assert f"{times} the capacity at ε 1" in said["/datasets"]
-    assert f"bounds ε by {up(budget['spent'])}, counted at Rényi order 32" in said["/datasets/scans"]
+    assert (
+        f"bounds ε by {up(budget['spent'])}, counted at Rényi order 32" in said["/datasets/scans"]
+    )
     assert "its order is then chosen for them" in said["/datasets/scans"]
     axis = re.findall(r'class="layers-word" x="0"[^>]*>([^<]*)<', api.get("/datasets/scans").text)
     assert axis
