@@ -142,8 +142,9 @@ def _moments(
     rewind: "_Rewind", buckets: Sequence[_Bucket], stages: Sequence[_Stage]
 ) -> Iterator[Moment]:
     """The moments, the last first; entries and corrections are taken back one after another."""
-    by_time = sorted([*buckets, *stages], key=lambda one: (one.at, isinstance(one, _Stage)))
-    for one in reversed(by_time):
+    every: list[_Bucket | _Stage] = [*buckets, *stages]
+    every.sort(key=lambda one: (one.at, isinstance(one, _Stage)))
+    for one in reversed(every):
         yield rewind.moment(one.at)
         if isinstance(one, _Stage):
             rewind.uncorrect(one.before)

@@ -68,8 +68,8 @@ def test_an_overdraft_names_its_causes_apart_from_what_to_do(happened: httpx.Cli
     advice = glossary.ADVICE[Kind.OVERDRAFT]
     assert "by recorded steps, a correction or changed settings" in advice.means
     assert "correction" not in advice.do  # it is no remedy
-    other = {"budget": {"epsilon": 5.0, "delta": 1e-5}, "name": "endless"}
-    assert happened.post("/v1/datasets", json=dataset(**other)).status_code == 201
+    other = dataset("endless", budget={"epsilon": 5.0, "delta": 1e-5})
+    assert happened.post("/v1/datasets", json=other).status_code == 201
     assert happened.post("/v1/runs", json=run("lost", dataset="endless")).status_code == 201
     append(happened, event(0, 1, mechanism={"kind": "none"}), run="lost")
     said = words(page(happened, "/incidents", {"dataset": "endless"}))
