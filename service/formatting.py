@@ -34,9 +34,9 @@ def up(value: float | None, digits: int = _DIGITS) -> str:
     return NO_BOUND if value == math.inf else _rounded(value, digits, ROUND_CEILING)
 
 
-def at_most(value: float | None) -> str:
+def at_most(value: float | None, digits: int = _DIGITS) -> str:
     """An upper bound in the form of an answer, where null stands for infinity."""
-    return up(math.inf if value is None else value)
+    return up(math.inf if value is None else value, digits)
 
 
 def down(value: float | None, digits: int = _DIGITS) -> str:

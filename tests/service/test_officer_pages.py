@@ -332,5 +332,8 @@ def test_steps_without_a_bound_are_not_called_reserved(desk: Desk) -> None:
     assert desk.api.post("/v1/runs", json=other).status_code == 201
     assert append(desk.api, event(0, 5, sampling=POISSON), run="other").status_code == 201
     statement = desk.browser.get("/runs/other/report").text
+    whole = words(desk.browser.get("/datasets/data/report").text)
+    assert "no finite bound for what is charged, left 0" in whole
+    assert whole.count("no finite bound — ") >= 3  # at each delta, without a lower end
     assert note in statement
     assert "The limit is exceeded: nothing more is admitted." in statement
