@@ -14,6 +14,8 @@ PLACES: Final = 3  # after the point, of what is 1 or more
 SMALL: Final = Decimal("1e-4")  # below, and from this on: powers of ten
 LARGE: Final = Decimal("1e15")
 NO_NUMBER: Final = "—"
+NO_BOUND: Final = "no finite bound"  # an upper bound that is infinite, wherever one is written
+TIMES_FROM: Final = 10.0  # a charged share beyond is told as so many times the capacity
 NARROW: Final = "\u202f"  # a space at which no line is broken
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -29,7 +31,12 @@ PLAIN_DIGITS: Final = 6  # before or after the point; beyond, powers of ten
 
 def up(value: float | None, digits: int = _DIGITS) -> str:
     """An upper bound: never less than the value. Infinity and nothing known are said so."""
-    return _rounded(value, digits, ROUND_CEILING)
+    return NO_BOUND if value == math.inf else _rounded(value, digits, ROUND_CEILING)
+
+
+def at_most(value: float | None, digits: int = _DIGITS) -> str:
+    """An upper bound in the form of an answer, where null stands for infinity."""
+    return up(math.inf if value is None else value, digits)
 
 
 def down(value: float | None, digits: int = _DIGITS) -> str:
@@ -82,7 +89,22 @@ def count(value: int | None) -> str:
 
 def percent_up(share: float | None) -> str:
     """A share of something that is used up: never less."""
-    return NO_NUMBER if share is None else f"{up(100 * share, 3)}{NARROW}%"
+    if share is None or math.isinf(share):
+        return up(share)
+    return f"{up(100 * share, 3)}{NARROW}%"
+
+
+def charged_share(share: float | None) -> str:
+    """A charged share of capacity, null for infinity: in percent, or "697 times" the capacity."""
+    if share is None or not TIMES_FROM < share < math.inf:
+        return percent_up(math.inf if share is None else share)
+    return f"{up(share, 3)} times"
+
+
+def charged_of(share: float | None, whole: str) -> str:
+    """A charged share of something that is named."""
+    joint = " " if share is not None and TIMES_FROM < share < math.inf else " of "
+    return f"{charged_share(share)}{joint}{whole}"
 
 
 def percent_down(share: float | None) -> str:
@@ -192,6 +214,9 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "plain": plain,
     "count": count,
     "percent_up": percent_up,
+    "at_most": at_most,
+    "charged_share": charged_share,
+    "charged_of": charged_of,
     "percent_down": percent_down,
     "moment": moment,
     "day": day,

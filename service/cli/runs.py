@@ -11,7 +11,7 @@ from rich.table import Column, Table
 
 from service.cli.options import failed
 from service.cli.service_client import AwayError, Refused, Service, UrlOption, named, stopped
-from service.formatting import lower, percent_up, upper
+from service.formatting import NO_BOUND, charged_share, lower, upper
 from service.schemas.run_states import STATES
 
 _COLUMNS: Final = (
@@ -67,9 +67,9 @@ def _cells(run: dict[str, Any]) -> tuple[str, ...]:
     if certified is not None:
         lower_end, upper_end = certified["epsilon_lower"], certified["epsilon"]
         at_least = "" if lower_end is None else lower(lower_end)
-        at_most = "infinite" if upper_end is None else upper(upper_end)
+        at_most = NO_BOUND if upper_end is None else upper(upper_end)
     if budget is not None:
-        charged = percent_up(budget["share"]) if budget["share"] is not None else "infinite"
+        charged = charged_share(budget["share"])
     return (
         run["name"], run["dataset"], run["state"], str(run["steps"]), run["sampling_status"],
         at_least, at_most, charged, run["by"] or "", run["created_at"],

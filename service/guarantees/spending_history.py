@@ -1,7 +1,8 @@
 """How the spending of a dataset grew, and which runs it is made of.
 
 What was spent at some time is the present total less what was recorded since, as the present filter
-counts it: nothing but what is read is taken off, so no time is told less than it was. All times are
+counts it: nothing but what is read is taken off, so no time is told less than it was. Corrections
+count from the time at which they were recorded. All times are
 read at the component of the total that binds now, so that shares of capacity never fall and add up.
 """
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, and_, func, or_, select
+from sqlalchemy import Connection, Row, Select, and_, case, func, or_, select
 
 from accounting.event_counts import pass_length
 from accounting.events import Event
@@ -18,9 +19,12 @@ from accounting.filters import Total
 from service.clock import utc
 from service.guarantees.attribution import AttributionInputs, names_of
 from service.guarantees.event_costs import Units
-from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta
+from service.ledger.append.state_rows import corrections_seen
+from service.ledger.budgets import correction_costs
+from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta, CorrectionSums
 from service.ledger.budgets.event_counts import EventCountDelta, StepsAndPasses, by_pass
-from service.storage.tables import datasets, entries
+from service.ledger.budgets.lineage import ITSELF
+from service.storage.tables import corrections, datasets, entries
 from service.storage.versioned_cache import VersionedCache
 
 _POINTS: Final = 60  # of a picture that is some hundred pixels wide
@@ -28,6 +32,7 @@ SPENDING_RUNS_MAX: Final = 7  # told one by one: more colours are not told apart
 SPENDING_ENTRIES_MAX: Final = 6_000  # of the latest that are read: some ten milliseconds
 SPENDINGS_MAX: Final = 200  # that are kept; some twenty kilobytes each
 _HOMES_MAX: Final = 50  # datasets whose entries are read
+_STAGES: Final = 20  # times at which corrections begin to count; of more some count too early
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,14 @@ class _Bucket:
     rows: list[Row[Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Corrections that follow one another, counted together from the time of the first."""
+
+    at: datetime
+    before: CorrectionSums  # what counted until then
+
+
 def spending(
     connection: Connection, found: AttributionInputs, *, delta: float, points: int = _POINTS
 ) -> Spending:
@@ -84,13 +97,12 @@ def spending(
     """
     heads = _heads(connection, found)
     after = _first_read(heads)
-    buckets = _buckets(connection, heads, after, points)
+    stages = _stages(connection, found) if found.dataset.budget_epsilon is not None else []
+    buckets = _buckets(connection, heads, after, points, cuts=[one.at for one in stages])
     largest = found.largest(SPENDING_RUNS_MAX)
     rewind = _Rewind(found, delta, largest)
-    moments = [rewind.moment(bucket.at) for bucket in _each_undone(rewind, buckets)]
+    moments = list(_moments(rewind, buckets, stages))
     created = utc(found.dataset.created_at)
-    if buckets:
-        moments.append(rewind.moment(buckets[0].since))
     earlier = sum(after.values()) + _unread(heads, after)
     moments.append(rewind.nothing(created) if earlier else rewind.moment(created))
     moments.reverse()
@@ -126,11 +138,47 @@ def known_spending(
     return replace(told, expired=_expired(found))  # which hangs on the clock
 
 
-def _each_undone(rewind: "_Rewind", buckets: Sequence[_Bucket]) -> Iterator[_Bucket]:
-    """Buckets, the last first; each is taken back once it was looked at."""
-    for bucket in reversed(buckets):
-        yield bucket
-        rewind.undo(bucket.rows)
+def _moments(
+    rewind: "_Rewind", buckets: Sequence[_Bucket], stages: Sequence[_Stage]
+) -> Iterator[Moment]:
+    """The moments, the last first; entries and corrections are taken back one after another."""
+    every: list[_Bucket | _Stage] = [*buckets, *stages]
+    every.sort(key=lambda one: (one.at, isinstance(one, _Stage)))
+    for one in reversed(every):
+        yield rewind.moment(one.at)
+        if isinstance(one, _Stage):
+            rewind.uncorrect(one.before)
+            yield rewind.moment(one.at)
+        else:
+            rewind.undo(one.rows)
+            if one is buckets[0]:
+                yield rewind.moment(one.since)
+
+
+def _stages(connection: Connection, found: AttributionInputs) -> list[_Stage]:
+    """When corrections of the dataset, and of those that were made from it, began to count."""
+    query = (
+        select(corrections.c.id, corrections.c.recorded_at)
+        .where(corrections.c.dataset_id.in_(list(found.homes)))
+        .order_by(corrections.c.id)
+    )
+    rows = connection.execute(query).all()
+    if not rows:
+        return []
+    below = {one: ITSELF if home.own else home.rows for one, home in found.homes.items()}
+    sizes = {one: home.dataset_size for one, home in found.homes.items()}
+    accumulator = found.accumulator.copy()
+    accumulator.replace_corrections(CorrectionSums())
+    told, shifted = corrections_seen(connection, accumulator.relation, below, sizes)
+    stages, width = [], -(-len(rows) // _STAGES)
+    for group in (rows[first : first + width] for first in range(0, len(rows), width)):
+        stages.append(_Stage(utc(group[0].recorded_at), accumulator.corrections))
+        members = {row.id for row in group}
+        part = [one for one in told if one.correction in members]
+        correction_costs.add_correction_costs(accumulator, part)
+        if len(stages) == 1:  # what any correction has shifted counts from the first on
+            accumulator.apply(shifted)
+    return stages
 
 
 def _heads(connection: Connection, found: AttributionInputs) -> dict[int, int]:
@@ -156,14 +204,24 @@ def _unread(heads: Mapping[int, int], after: Mapping[int, int]) -> int:
 
 
 def _buckets(
-    connection: Connection, heads: Mapping[int, int], after: Mapping[int, int], points: int
+    connection: Connection,
+    heads: Mapping[int, int],
+    after: Mapping[int, int],
+    points: int,
+    *,
+    cuts: Sequence[datetime],
 ) -> list[_Bucket]:
-    """What was recorded, in the order of time; whole entries, of one dataset each."""
+    """What was recorded, in the order of time; whole entries, of one dataset each.
+
+    None holds entries from before a cut and from after it.
+    """
     if not after:
         return []
     count = sum(heads[one] - first for one, first in after.items())
     width = max(1, -(-count // points))
     bucket = entries.c.sequence // width
+    for cut in cuts:
+        bucket += case((entries.c.recorded_at > cut, 1), else_=0)
     query: Select[Any] = (
         select(
             entries.c.dataset_id,
@@ -229,6 +287,10 @@ class _Rewind:
             undone = StepsAndPasses(steps=-steps, passes=-passes, begun=-passes)
             back[event] = back[event] + undone if event in back else undone
         self._tally.apply(BudgetDelta(recorded=_without_nothing(back)))
+
+    def uncorrect(self, before: CorrectionSums) -> None:
+        """Take corrections back."""
+        self._tally.replace_corrections(before)
 
     def _passes(self, branch_id: int, event_id: int, steps: int, event: Event) -> int:
         """How many passes surely began with the steps that were taken back, and no sooner.

@@ -25,7 +25,7 @@ from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records, overdraft_act
 from service.ledger.lookups import VERSION_BITS, find_dataset, lock_dataset
 from service.ledger.open_reservations import void_open
-from service.ledger.views import dataset_answer
+from service.ledger.views import budget_of_dataset, dataset_answer
 from service.schemas.event_codec import canonical
 from service.schemas.requests import (
     Acceptable,
@@ -271,8 +271,20 @@ def _store(
     )
     append_leaves(connection, dataset.id, changed)
     answer = dataset_answer(connection, dataset)
-    _tell(connection, dataset, answer, reason=reason, by=by)
+    overdrawn = _is_newly_overdrawn(connection, before, answer)
+    _tell(connection, dataset, answer, overdrawn=overdrawn, reason=reason, by=by)
     return answer
+
+
+def _is_newly_overdrawn(connection: Connection, before: Row[Any], answer: DatasetAnswer) -> bool:
+    """Whether a change leaves a limit exceeded that was not, or of which no incident tells."""
+    if answer.budget is None or not answer.budget.overdrawn:
+        return False
+    earlier = budget_of_dataset(connection, before)
+    if earlier is None or not earlier.overdrawn:
+        return True
+    # Another version of the accounting may have found it exceeded, and told of nothing.
+    return not incidents.is_overdraft_told(connection, before.id, f"dataset:{before.name}")
 
 
 def _require_accepted(dataset: Row[Any]) -> None:
@@ -287,9 +299,15 @@ def _require_accepted(dataset: Row[Any]) -> None:
 
 
 def _tell(
-    connection: Connection, dataset: Row[Any], answer: DatasetAnswer, *, reason: str, by: str
+    connection: Connection,
+    dataset: Row[Any],
+    answer: DatasetAnswer,
+    *,
+    overdrawn: bool,
+    reason: str,
+    by: str,
 ) -> None:
-    """Raise an incident, and one more where a limit is now below what is spent."""
+    """Raise an incident, and one more where the limit is newly exceeded."""
     changed = {
         "dataset": dataset.name,
         "scope": f"dataset:{dataset.name}",
@@ -300,7 +318,7 @@ def _tell(
         "reason": reason,
     }
     kinds = [Kind.SETTINGS_CHANGED]
-    if answer.budget is not None and answer.budget.overdrawn:
+    if overdrawn:
         kinds.append(Kind.OVERDRAFT)
     happened = [
         Incident(dataset_id=dataset.id, kind=kind, sequence=dataset.head_sequence, detail=changed)

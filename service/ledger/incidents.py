@@ -21,13 +21,14 @@ from service.schemas.responses import Answer
 from service.storage.tables import datasets, incidents, runs
 
 SPARING_SECONDS = 60.0  # between two incidents of the same thing
+OF_LIMIT_MAX: Final = 100  # the latest overdrafts and changes of settings that are read
 SPARING_MAX: Final = 10_000  # things remembered; about a hundred bytes each
 
 
 class Kind(StrEnum):
     """What happened."""
 
-    OVERDRAFT = "overdraft"  # facts went beyond a limit; it is frozen from here on
+    OVERDRAFT = "overdraft"  # what is charged came to exceed a limit; nothing more is admitted
     REOPENED = "reopened"  # steps were recorded after the end of a run
     RECORDED_AFTER_RELEASE = "recorded_after_release"  # or after a void
     REFUSAL = "refusal"  # steps did not fit that a run needed
@@ -103,6 +104,15 @@ _LATEST: Final = (
     .order_by(incidents.c.id.desc())
     .limit(bindparam("size"))
 )
+_OF_LIMIT: Final = (
+    select(incidents.c.kind, incidents.c.detail)
+    .where(
+        incidents.c.dataset_id == bindparam("dataset"),
+        incidents.c.kind.in_([Kind.OVERDRAFT.value, Kind.SETTINGS_CHANGED.value]),
+    )
+    .order_by(incidents.c.id.desc())
+    .limit(OF_LIMIT_MAX)
+)
 _COUNT: Final = (
     select(func.count())
     .select_from(incidents)
@@ -131,6 +141,26 @@ def record_incidents(connection: Connection, happened: Sequence[Incident]) -> No
 def _finite(value: DetailValue) -> DetailValue:
     # JSON has no infinity; as in every answer, null stands for what is not finite.
     return value if not isinstance(value, float) or math.isfinite(value) else None
+
+
+def is_overdraft_told(connection: Connection, dataset_id: int, scope: str) -> bool:
+    """Whether an overdraft of a scope is told, and no later change of settings ended it.
+
+    Args:
+        connection: for reading.
+        dataset_id: the dataset's.
+        scope: whose limit, as incidents name it.
+    """
+    for row in connection.execute(_OF_LIMIT, {"dataset": dataset_id}):
+        detail = json.loads(row.detail)
+        if detail.get("scope") != scope:
+            continue
+        if row.kind == Kind.OVERDRAFT.value:
+            return True
+        limit, spent = detail.get("limit"), detail.get("spent")
+        if limit is None or (spent is not None and spent <= limit):
+            return False
+    return False
 
 
 def list_incidents(

@@ -51,6 +51,13 @@ class VersionedCache(Generic[Value]):
                 self._slots.move_to_end(key)
         return None if slot is None else self._serving(slot, version, age_max)
 
+    def last(self, key: Hashable, *, age_max: float) -> Value | None:
+        """Return the last value of a key, whatever its version, if it is younger than that."""
+        with self._lock:
+            slot = self._slots.get(key)
+        found = None if slot is None else slot.found
+        return found.value if found and time.monotonic() - found.at < age_max else None
+
     def put(self, key: Hashable, version: Hashable, value: Value, *, seconds: float = 0.0) -> None:
         """Keep a value that took so many seconds."""
         self._slot(key).found = _Found(version, value, time.monotonic(), seconds)

@@ -76,7 +76,7 @@ def test_a_certificate_is_shown_in_its_own_style(
     with working(serve, secrets, signing_key_file=tmp_path / "key") as office:
         assert append(office["dana"], event(0, 20, sampling=POISSON), mode="charge").is_success
         with Desks(browser, office, secrets).visit("vic", "/datasets/data") as page:
-            page.get_by_role("link", name="Certificate").click()
+            page.get_by_role("link", name="Certificate (HTML)").click()
             expect(page.get_by_role("heading", name="Certificate of dataset")).to_be_visible()
             border = page.locator("td").first.evaluate("one => getComputedStyle(one).borderStyle")
             assert border != "none"

@@ -77,7 +77,7 @@ def _correction_of_an_overdraft(desks: Desks) -> None:
     with desks.visit("bob", request) as page:
         # What the author saw before comes by itself, before the decision.
         expect(page.get_by_role("heading", name="What it would come to")).to_be_visible()
-        expect(page.get_by_role("row", name="Charged, of the capacity")).to_contain_text("%")
+        expect(page.get_by_role("row", name="Charged, of the capacity")).to_contain_text("times")
         sound(page)
         told_reason(page, "The code says so, too.", "Approve and make the change")
         expect(page.get_by_text("Approved by bob")).to_be_visible()

@@ -262,3 +262,20 @@ def test_a_dataset_is_frozen_and_opened_again(office: str, look: Look) -> None:
             sound(page)
             answer = append(api, event(1, 1, sampling=POISSON), mode="charge")
             assert answer.status_code == status, answer.text
+
+
+def test_the_chart_of_an_open_overview_follows_the_table_below(office: str, look: Look) -> None:
+    with api_of(office, KEYS["admin"]) as admin:
+        setup(admin, dataset_given={"budget": BUDGET})
+        assert append(admin, event(0, 100, sampling=POISSON)).is_success
+        page = look()
+        sign_in(page, office, "/")
+        chart = page.locator("#board-chart")
+        expect(chart.locator("path.curve")).to_have_count(1)
+        none = {"kind": "none"}
+        assert append(admin, event(100, 1, mechanism=none)).is_success
+        time.sleep(1.1)  # that the overview shows what it read
+        page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+        expect(chart).to_contain_text("data: no finite bound is proved for what is charged now")
+        expect(page.locator("#board-lists")).to_contain_text("no finite bound at ε 3")
+        sound(page)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.formatting import plain, up
+from service.formatting import moment, percent_up, plain, up
 from service.web.dashboard.line_chart import LINES_HEIGHT, ChartLine, LineChart, draw_lines
 from service.web.dashboard.pages import overview_chart
 from tests.service.samples import BUDGET, append, dataset, run, setup
@@ -47,6 +47,12 @@ def test_a_straight_line_leaves_the_picture_where_it_crosses_the_top() -> None:
     ((_, _, path),) = drawn(line((0, 0.5), (10, math.inf)), top=1.0).lines
     assert points_of(path)[-1] == (0, 0)
     assert not drawn(line((0, 0), (10, 1)), top=1.0).cut
+
+
+def test_an_infinite_line_is_marked_from_where_it_was_finite_last() -> None:
+    chart = drawn(line((0, 0), (4, 0.5), (5, math.inf), (10, math.inf)), line((0, 0), (10, 1)))
+    assert chart.endless == ((1, 400.0),)
+    assert not chart.cut
 
 
 def test_tables_hold_the_next_value_and_nothing_behind_the_last() -> None:
@@ -146,6 +152,95 @@ def test_steps_of_other_kinds_are_told_with_every_name(api: httpx.Client) -> Non
     append(api, steps(0, 3, sampling={"kind": "full"}), run="two")
     rows = {row[0]: row[1:] for row in table_of(page(api, "/compare?runs=one,two"))}
     assert rows["Noise and sampling"][1] == "Gaussian, noise multiplier 1.1, Full · 3 steps"
+
+
+def charted(api: httpx.Client) -> str:
+    return words(page(api, "/overview/chart"))
+
+
+def last_points(text: str) -> list[str]:
+    """What the table beside the chart says of the present."""
+    row = text.split("<tbody>")[1].split("</tbody>")[0].split("<tr>")[-1]
+    return re.findall(r'<td class="num">([^<]*)</td>', row)
+
+
+def test_the_chart_ends_as_the_table_below_has_it(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.operations.overview.SEEN_SECONDS", 0.0)
+    setup(api, dataset_given={"budget": BUDGET})
+    shares = []
+    for number in range(3):
+        append(api, steps(100 * number, 100))
+        share = api.get("/v1/datasets/data").json()["budget"]["share"]
+        assert last_points(page(api, "/overview/chart")) == [percent_up(share)]
+        assert f"<strong>{percent_up(share)}</strong>" in page(api, "/")
+        shares.append(share)
+    assert len(set(shares)) == 3
+
+
+def test_a_line_is_drawn_again_where_there_is_no_time_for_a_new_one(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.operations.overview.SEEN_SECONDS", 0.0)
+    for name in ("a", "b"):
+        setup(api, dataset_given={"name": f"{name}-data", "budget": BUDGET},
+              dataset=f"{name}-data", name=f"{name}-run")  # fmt: skip
+        append(api, steps(0, 100), run=f"{name}-run")
+    assert len(PATH.findall(page(api, "/overview/chart"))) == 2
+    monkeypatch.setattr(overview_chart, "CHART_SECONDS", -1.0)  # one more at each look
+    monkeypatch.setattr("service.storage.versioned_cache.SHARED", 0)
+    for name in ("a", "b"):
+        append(api, steps(100, 100), run=f"{name}-run")
+    text = page(api, "/overview/chart")
+    assert len(PATH.findall(text)) == 2
+    assert "not computed yet" not in text
+    share = api.get("/v1/datasets/a-data").json()["budget"]["share"]
+    assert last_points(text) == [percent_up(share)] * 2
+
+
+def test_a_dataset_without_a_finite_bound_is_named_with_the_end_of_its_line(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.operations.overview.SEEN_SECONDS", 0.0)
+    setup(api, dataset_given={"budget": BUDGET})
+    append(api, steps(0, 100))
+    cyclic = {"kind": "cyclic", "batch_size": 600, "steps_per_pass": 100}
+    correction = steps(0, 50, sampling=cyclic) | {"reason": "in order"}
+    assert api.post("/v1/runs/run/corrections", json=correction).status_code == 201
+    (made,) = api.get("/v1/runs/run/corrections").json()["corrections"]
+    text = page(api, "/overview/chart")
+    assert "No dataset with a limit" not in text
+    ((_, path),) = PATH.findall(text)
+    assert path.endswith(" 0")  # drawn as far as it is finite
+    assert re.search(r'class="curve curve-1 curve-endless" d="M[\d.]+ \d+H1000"', text)
+    said = words(text)
+    assert f"its line ends at {moment(made['recorded_at'])}".lower() in said.lower()
+    assert "data : no finite bound is proved for what is charged now" in said
+    assert last_points(text) == ["no finite bound"]
+
+
+def test_a_dataset_whose_history_takes_too_much_work_is_named(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.operations.overview.SEEN_SECONDS", 0.0)
+    monkeypatch.setattr("service.guarantees.event_costs.PRICED_EVENTS_MAX", 0)
+    setup(api, dataset_given={"budget": BUDGET})
+    append(api, steps(0, 100))
+    assert "data is not drawn: its history takes too much work" in charted(api)
+    assert "No dataset with a limit" not in charted(api)
+
+
+def test_a_parent_without_entries_of_its_own_is_drawn(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.operations.overview.SEEN_SECONDS", 0.0)
+    assert api.post("/v1/datasets", json=dataset("data", budget=BUDGET)).status_code == 201
+    child = dataset("child", parents=["data"], rows_per_parent_record="at_most_one")
+    assert api.post("/v1/datasets", json=child).status_code == 201
+    assert api.post("/v1/runs", json=run("heir", dataset="child")).status_code == 201
+    append(api, steps(0, 100), run="heir")
+    assert len(PATH.findall(page(api, "/overview/chart"))) == 1
 
 
 def test_the_overview_draws_what_is_charged_over_time(

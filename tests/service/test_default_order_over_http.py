@@ -1,12 +1,15 @@
 """What a new budget counts at, what it would admit, and the order of the plan that it is for."""
 
+import re
 from typing import Any
 
 import httpx
 import pytest
 
 from accounting.filters import default_order
+from service.formatting import percent_up, up
 from tests.service.samples import append, event, run
+from tests.service.test_listing import words
 
 EVENT: dict[str, Any] = {
     "steps": 1000,
@@ -151,9 +154,35 @@ def test_an_explanation_names_an_order_that_would_hold_more(api: httpx.Client) -
     url = "/v1/datasets/scans/explain"
     advice = api.get(url).json()["order_advice"]
     assert "dataset scans counts at order 12" in advice
-    better = float(advice.split("at order ")[2].split(" ")[0])
+    better = float(advice.split("; at order ")[1].split(" ")[0])
     assert better < 12
-    assert "counts at order 12" in api.get("/datasets/scans").text
+    assert "At order 12 the recorded steps use " in advice
+    assert "they would use " in advice
+    page = api.get("/datasets/scans").text
+    assert "counts at order 12" in page
+
+
+def test_a_limit_that_is_exceeded_many_times_says_by_what_and_why(api: httpx.Client) -> None:
+    created(api, None, budget={"epsilon": 1.0, "delta": 1e-5, "orders": [32.0]})
+    api.post("/v1/runs", json=run(dataset="scans"))
+    louder = {"kind": "gaussian", "noise_multiplier": 0.6}
+    assert append(api, event(0, 200, mechanism=louder, sampling=EVENT["sampling"])).is_success
+    budget = api.get("/v1/datasets/scans").json()["budget"]
+    assert budget["share"] > 10
+    said = {path: words(api.get(path).text) for path in ("/", "/datasets", "/datasets/scans")}
+    times = f"{up(budget['share'], 3)} times"
+    for text in said.values():
+        assert times in text
+        assert percent_up(budget["share"]).replace("\u202f", " ") not in text
+    assert f"{times} the capacity at ε 1" in said["/"]
+    assert f"{times} the capacity at ε 1" in said["/datasets"]
+    assert (
+        f"bounds ε by {up(budget['spent'])}, counted at Rényi order 32" in said["/datasets/scans"]
+    )
+    assert "its order is then chosen for them" in said["/datasets/scans"]
+    axis = re.findall(r'class="layers-word" x="0"[^>]*>([^<]*)<', api.get("/datasets/scans").text)
+    assert axis
+    assert all(re.fullmatch(r"\d+ times", mark) for mark in axis)
 
 
 def test_an_explanation_says_nothing_of_an_order_that_suits(api: httpx.Client) -> None:

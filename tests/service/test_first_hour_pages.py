@@ -1,18 +1,23 @@
 """What once surprised a reader of the officer's first hour, as pages say it."""
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from html import unescape
 from pathlib import Path
 
 import httpx
 import pytest
 from sqlalchemy import Engine
+from typer.testing import CliRunner
 
+from service.cli.main import app
+from service.formatting import up
 from service.identity.keys import Role
 from service.transparency.signing import Signer
 from tests.service.browsing import make_key
 from tests.service.certifying import signing
-from tests.service.samples import BUDGET, POISSON, Json, append, dataset, event, setup
+from tests.service.samples import BUDGET, POISSON, SAMPLING, Json, append, dataset, event, setup
 from tests.service.test_dataset_page import page, words
 
 PLANNED: Json = {
@@ -68,6 +73,61 @@ def test_a_certificate_has_the_policy_of_its_own_style(database_url: str, tmp_pa
             assert policy == plain.headers["Content-Security-Policy"]
             assert answer.headers["X-Frame-Options"] == "DENY"
         assert "sha256" not in api.get("/datasets/data").headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("budget", [BUDGET, None], ids=["limited", "without a limit"])
+def test_a_datasets_page_offers_the_certificate_that_can_be_checked(
+    database_url: str, tmp_path: Path, budget: Json | None
+) -> None:
+    signer = Signer.load_or_create(tmp_path / "key")
+    with signing(database_url, signer) as api:
+        setup(api, dataset_given={"budget": budget})
+        append(api, event(0, 1, sampling=POISSON))
+        text = api.get("/datasets/data").text
+        link = re.search(r'href="([^"]*)" download="data.certificate.json"', text)
+        assert link
+        answer = api.get(unescape(link[1]), headers={"accept": "text/html"})
+        assert answer.status_code == 200, answer.text
+        file = tmp_path / "certificate.json"
+        file.write_bytes(answer.content)
+        pinned = ["--public-key", signer.public_key]
+        assert CliRunner().invoke(app, ["verify", str(file), *pinned]).exit_code == 0
+        assert "Certificate (HTML)" in text
+
+
+def test_a_corrected_run_does_not_call_its_recorded_charge_the_whole(api: httpx.Client) -> None:
+    setup(api, dataset_given={"budget": BUDGET})
+    append(api, event(0, 100, sampling=POISSON))
+    assert "It holds however the steps were chosen." in words(api.get("/runs/run/guarantee").text)
+    body = event(0, 50, sampling={"kind": "full"}) | {"reason": "all records"}
+    assert api.post("/v1/runs/run/corrections", json=body).status_code == 201
+    text = words(api.get("/runs/run/guarantee").text)
+    assert "Without what corrections added" in text
+    assert "It holds however the steps were chosen." not in text
+
+
+def test_a_quick_epsilon_without_corrections_is_not_the_headline(api: httpx.Client) -> None:
+    setup(api)
+    append(api, event(0, 100, sampling=POISSON))
+    quick = up(api.get("/v1/datasets/data/explain?delta=1e-5").json()["epsilon"])
+    assert f'<p class="headline">{quick}</p>' in page(api)
+    assert "corrections are not in the chart" not in page(api)
+    body = event(0, 50, sampling={"kind": "full"}) | {"reason": "all records"}
+    assert api.post("/v1/runs/run/corrections", json=body).status_code == 201
+    assert api.get("/v1/datasets/data/guarantee?delta=1e-5").json()["epsilon"] > 2 * float(quick)
+    assert f'<p class="headline">{quick}</p>' not in page(api)
+    assert "quick upper bound" not in page(api)
+    assert "corrections are not in the chart" in page(api)
+
+
+def test_a_contradicted_run_says_what_a_correction_may_cost(api: httpx.Client) -> None:
+    setup(api, dataset_given={"budget": BUDGET})
+    append(api, event(0, 100, sampling=POISSON))
+    found = SAMPLING | {"status": "contradicted", "recorded": {"kind": "full"}}
+    assert api.post("/v1/runs/run/findings", json=found).is_success
+    text = words(api.get("/runs/run").text)
+    assert "A correction cannot be withdrawn" in text
+    assert "for some samplings no finite ε is proved" in text
 
 
 def test_an_order_is_not_praised_by_steps_that_were_corrected(api: httpx.Client) -> None:

@@ -1,8 +1,10 @@
 """How numbers are written on pages: no upper bound is told less, no lower bound more."""
 
 import math
+import re
 from datetime import timedelta
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,21 @@ from hypothesis import strategies as st
 
 from service import formatting
 from service.clock import now
-from service.formatting import ago, count, days, down, moment, percent_up, plain, up, words
+from service.formatting import (
+    NO_BOUND,
+    ago,
+    at_most,
+    charged_of,
+    charged_share,
+    count,
+    days,
+    down,
+    moment,
+    percent_up,
+    plain,
+    up,
+    words,
+)
 
 POSITIVE = st.floats(min_value=0, max_value=1e300, allow_nan=False)
 
@@ -54,7 +70,7 @@ def test_both_are_near(value: float) -> None:
         (2.00001e-7, "2.001e-7", "2.000e-7"),
         (9.9999e-7, "1.000e-6", "9.999e-7"),
         (1e16, "1e16", "1e16"),
-        (math.inf, "∞", "∞"),
+        (math.inf, "no finite bound", "∞"),
         (None, "—", "—"),
         (math.nan, "—", "—"),
     ],
@@ -66,7 +82,6 @@ def test_numbers_are_short(value: float | None, upper: str, lower: str) -> None:
 def test_what_is_used_up_is_rounded_up() -> None:
     assert percent_up(0.50001) == "50.1\u202f%"
     assert percent_up(0.5) == "50\u202f%"
-    assert percent_up(math.inf) == "∞\u202f%"
 
 
 @pytest.mark.parametrize(
@@ -97,3 +112,40 @@ def test_times_are_in_utc_however_they_come() -> None:
 def test_counts_and_kinds_are_readable() -> None:
     assert (count(1_234_567), count(None)) == ("1,234,567", "—")
     assert words("sampling_contradicted") == "Sampling contradicted"
+
+
+@pytest.mark.parametrize(
+    ("share", "alone", "of_it"),
+    [
+        (None, "no finite bound", "no finite bound of it"),
+        (math.inf, "no finite bound", "no finite bound of it"),
+        (0.0, "0\u202f%", "0\u202f% of it"),
+        (0.7512, "75.2\u202f%", "75.2\u202f% of it"),
+        (10.0, "1,000\u202f%", "1,000\u202f% of it"),
+        (697.1501, "698 times", "698 times it"),
+    ],
+)
+def test_a_charged_share_is_told_in_percent_or_in_times_and_never_less(
+    share: float | None, alone: str, of_it: str
+) -> None:
+    assert charged_share(share) == alone
+    assert charged_of(share, "it") == of_it
+
+
+def test_what_has_no_finite_bound_is_always_called_so() -> None:
+    assert at_most(None) == up(math.inf) == percent_up(math.inf) == NO_BOUND
+    assert at_most(1.23451) == up(1.23451)
+    assert up(None) == percent_up(None) == "—"  # nothing is known
+
+
+WRITTEN = re.compile(r"""(['"])no finite bound\1|>no finite bound<|∞""")
+
+
+def test_no_page_has_words_of_its_own_for_an_infinite_bound() -> None:
+    root = Path(formatting.__file__).parent
+    files = [*root.rglob("*.html"), *root.rglob("*.py")]
+    assert len(files) > 100
+    found = {one.name for one in files if WRITTEN.search(one.read_text())}
+    assert found == {"formatting.py"}
+    charts = (root / "web/dashboard/static/charts.js").read_text()
+    assert f'value > 0 ? "{NO_BOUND}"' in charts

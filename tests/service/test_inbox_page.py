@@ -18,7 +18,7 @@ from service.identity.keys import Role
 from service.ledger.incidents import IncidentAnswer, Kind
 from service.web.dashboard import glossary, listing
 from tests.service.browsing import CSRF, make_key, signed_in
-from tests.service.samples import BUDGET, Json, append, dataset, event, setup
+from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
 from tests.service.test_incident_notes import inbox, note
 from tests.service.test_incidents import happen
 from tests.service.test_listing import link, page, words
@@ -62,6 +62,21 @@ def test_the_inbox_tells_what_each_means_and_what_to_do(happened: httpx.Client) 
     ]
     told = words(page(happened, "/incidents", {"state": "any"}))
     assert "start-token acknowledged it just now expected" in told
+
+
+def test_an_overdraft_names_its_causes_apart_from_what_to_do(happened: httpx.Client) -> None:
+    advice = glossary.ADVICE[Kind.OVERDRAFT]
+    assert "by recorded steps, a correction or changed settings" in advice.means
+    assert "correction" not in advice.do  # it is no remedy
+    other = dataset("endless", budget={"epsilon": 5.0, "delta": 1e-5})
+    assert happened.post("/v1/datasets", json=other).status_code == 201
+    assert happened.post("/v1/runs", json=run("lost", dataset="endless")).status_code == 201
+    append(happened, event(0, 1, mechanism={"kind": "none"}), run="lost")
+    said = words(page(happened, "/incidents", {"dataset": "endless"}))
+    assert "What is charged has no finite bound" in said
+    assert "a higher limit does not change that" in said
+    assert advice.do not in said
+    assert advice.do in words(page(happened, "/incidents", {"dataset": "data"}))
 
 
 def test_the_overview_leads_to_what_is_open(happened: httpx.Client) -> None:

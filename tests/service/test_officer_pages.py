@@ -14,8 +14,9 @@ from service.identity.keys import Role
 from tests.service.browsing import csrf_of, make_key, signed_in
 from tests.service.correlated import sound
 from tests.service.dumps import dump
-from tests.service.samples import BUDGET, GAUSSIAN, Json, append, event, run, setup
+from tests.service.samples import BUDGET, GAUSSIAN, Json, append, dataset, event, run, setup
 from tests.service.test_keys import bearer
+from tests.service.test_listing import words
 
 Serve = Callable[..., AbstractContextManager[str]]
 ALERT = re.compile(r'id="\w+-(\w+)-hint" role="alert">([^<]*)<')
@@ -97,6 +98,53 @@ def test_a_preview_says_what_the_correction_then_changes_and_stores_nothing(
     assert "The same correction is recorded already" in again.text
     assert told(again) == list(zip(after, after, strict=True))
     assert "Another clipping norm." in desk.browser.get("/runs/run/correct").text
+
+
+PERMANENT = "it cannot be changed or withdrawn, and a corrected step cannot be corrected again"
+
+
+def test_a_preview_says_why_there_is_no_bound_and_what_follows(desk: Desk) -> None:
+    form = words(desk.browser.get("/runs/run/correct").text)
+    assert PERMANENT in form
+    assert "For some samplings no finite ε is proved" in form
+    bounded = words(desk.correct().text)
+    assert PERMANENT in bounded
+    assert "With the correction no finite" not in bounded
+    shuffled = {"sampling": "shuffle", "batch": "600", "pass": "100"}
+    said = words(desk.correct(**shuffled).text)
+    nothing = "Nothing more is then admitted on data and on datasets that were made from it"
+    assert "With the correction no finite ε is proved. Under add_or_remove_one" in said
+    assert nothing in said
+    assert desk.correct("record", **shuffled).status_code == 303
+    reason = desk.api.get("/v1/runs/run/guarantee").json()["reason"]
+    assert reason
+    assert reason in said
+    refused = append(desk.api, event(500, 1, sampling=POISSON), mode="charge")
+    assert refused.status_code == 409
+    limit = {"reason": "higher", "budget": {"epsilon": 9e5, "delta": 1e-5}}
+    assert desk.api.patch("/v1/datasets/data", json=limit, headers={"if-match": "1"}).is_success
+    refused = append(desk.api, event(500, 1, sampling=POISSON), mode="charge")
+    assert refused.status_code == 409
+    again = desk.correct("record", noise="2.0")
+    assert again.status_code == 409
+    assert "a step can be corrected once" in again.text
+    assert nothing not in words(desk.correct(**shuffled).text)  # it is so already
+
+
+def test_a_preview_says_that_an_envelope_has_no_item_for_it(engine: Engine, serve: Serve) -> None:
+    with at_desk(engine, serve) as desk:
+        held = dataset("held", budget={
+            "epsilon": 1.0, "delta": 1e-5, "filter": "envelope",
+            "envelope": [{"mechanism": GAUSSIAN, "sampling": POISSON, "steps": 200}],
+        })  # fmt: skip
+        assert desk.api.post("/v1/datasets", json=held).status_code == 201
+        assert desk.api.post("/v1/runs", json=run("fits", dataset="held")).status_code == 201
+        assert append(desk.api, event(0, 150, sampling=POISSON), run="fits").status_code == 201
+        given = CORRECTION | {"first": "0", "steps": "100", "do": "preview"}
+        said = words(desk.send("/runs/fits/correct", **given).text)
+        assert "With the correction the limit counts no finite share. The envelope" in said
+        assert "no finite ε is proved. " not in said
+        assert "Nothing more is then admitted on held" in said
 
 
 def test_steps_that_go_on_while_a_correction_is_previewed_are_not_lost(desk: Desk) -> None:
@@ -284,5 +332,8 @@ def test_steps_without_a_bound_are_not_called_reserved(desk: Desk) -> None:
     assert desk.api.post("/v1/runs", json=other).status_code == 201
     assert append(desk.api, event(0, 5, sampling=POISSON), run="other").status_code == 201
     statement = desk.browser.get("/runs/other/report").text
+    whole = words(desk.browser.get("/datasets/data/report").text)
+    assert "no finite bound for what is charged, left 0" in whole
+    assert whole.count("no finite bound — ") >= 3  # at each delta, without a lower end
     assert note in statement
     assert "The limit is exceeded: nothing more is admitted." in statement

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, update
 
-from service.clock import utc
+from service.clock import stamp, utc
 from service.guarantees import attribution, spending_history
 from service.guarantees.attribution import AttributionInputs
 from service.guarantees.spending_history import Moment, Spending
@@ -14,7 +14,7 @@ from service.ledger import lookups
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import reservations
 from service.storage.versioned_cache import VersionedCache
-from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
+from tests.service.samples import BUDGET, POISSON, Json, append, dataset, event, run, setup
 
 QUIET: Json = {"kind": "gaussian", "noise_multiplier": 8.0}
 NONE: Json = {"kind": "none"}
@@ -213,6 +213,53 @@ def test_a_correction_never_lowers_what_is_told(api: httpx.Client, engine: Engin
     assert api.post("/v1/runs/run/corrections", json=correction).status_code == 201
     found = grown(engine)
     assert found.moments[-1].spent == spent(api) > before
+
+
+@pytest.mark.parametrize("sampling", [POISSON, CYCLIC], ids=["by step", "by pass"])
+def test_a_correction_counts_from_the_time_at_which_it_was_recorded(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch, sampling: Json
+) -> None:
+    setup(api, dataset_given=BY_PASS)
+    told = []
+    for number in range(4):
+        append(api, event(40 * number, 40, mechanism=QUIET, sampling=sampling))
+        told.append(spent(api))
+        body = event(40 * number, 20, sampling=sampling) | {"reason": "mistaken"}
+        assert api.post("/v1/runs/run/corrections", json=body).status_code == 201
+        told.append(spent(api))
+    found = shares(grown(engine))
+    # Of each correction there is also the time just before it.
+    expected = [0.0, 0.0, *(value for pair in batches(told) for value in (pair[0], *pair))]
+    assert found[-1] == expected[-1]
+    if sampling is POISSON:
+        assert found == expected
+    for value, then in zip(found, expected, strict=True):  # of passes not all is taken back
+        assert value is not None
+        assert value >= then
+    assert shares(grown(engine, points=1)) == found
+    monkeypatch.setattr(spending_history, "_STAGES", 1)  # all count from the first on
+    early = shares(grown(engine))
+    assert early[:4] == found[:4]
+    assert early[-1] == told[-1]
+    assert len(early) == 2 + 4 + 2
+
+
+def batches(told: list[float]) -> list[tuple[float, float]]:
+    return list(zip(told[::2], told[1::2], strict=True))
+
+
+def test_a_correction_without_a_bound_leaves_what_was_told_before(
+    api: httpx.Client, engine: Engine
+) -> None:
+    setup(api, dataset_given={"budget": LARGE})
+    append(api, event(0, 100))
+    before = spent(api)
+    shuffled = event(0, 50, sampling=CYCLIC) | {"reason": "shuffled"}
+    assert api.post("/v1/runs/run/corrections", json=shuffled).status_code == 201
+    found = grown(engine)
+    assert shares(found) == [0.0, 0.0, before, before, None]
+    (corrected,) = api.get("/v1/runs/run/corrections").json()["corrections"]
+    assert stamp(found.moments[-1].at) == corrected["recorded_at"]
 
 
 def test_telling_it_changes_nothing(api: httpx.Client, engine: Engine) -> None:

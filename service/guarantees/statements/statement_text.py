@@ -12,6 +12,8 @@ from sqlalchemy import Row
 
 from accounting.events import NeighboringRelation
 from service.formatting import (
+    NO_BOUND,
+    charged_of,
     four_digits_up,
     many,
     one_in,
@@ -34,7 +36,11 @@ _TOLD: Final = {
 Tone = Literal["good", "plain", "warn", "bad"]
 # What happened, as it is told of so many times.
 _HAPPENED: Final[dict[Kind, tuple[Tone, str]]] = {
-    Kind.OVERDRAFT: ("bad", "Recorded steps exceeded a limit. The numbers include them."),
+    Kind.OVERDRAFT: (
+        "bad",
+        "What is charged exceeded a limit, by recorded steps, a correction or changed settings. "
+        "The numbers include all of it.",
+    ),
     Kind.SAMPLING_CONTRADICTED: (
         "bad",
         "The code drew its batches in another way than declared. The detected sampling counts "
@@ -66,6 +72,7 @@ _HAPPENED: Final[dict[Kind, tuple[Tone, str]]] = {
         "Entries were corrected. The numbers hold for the original and the corrected steps.",
     ),
 }
+_TIMES: Final = {Kind.OVERDRAFT: " that a limit was newly exceeded"}  # what is counted
 _SAMPLING: Final[dict[str, tuple[Tone, str]]] = {
     "declared": (
         "plain",
@@ -253,7 +260,7 @@ def budget_remarks(budget: BudgetAnswer | None, whose: str) -> list[Remark]:
         return [Remark("No budget is set: nothing limits what may be charged.", "warn")]
     limit = f"the {whose}'s budget of epsilon {budget.epsilon:g} at delta {_small(budget.delta)}"
     if budget.overdrawn or budget.spent is None:
-        return [Remark(f"The recorded steps exceed {limit}. Nothing more is admitted.", "bad")]
+        return [Remark(f"What is charged exceeds {limit}. Nothing more is admitted.", "bad")]
     return [
         Remark(
             f"Of {limit}, {percent_up(budget.share)} is charged. However the steps were chosen, "
@@ -267,7 +274,8 @@ def happened(counts: dict[str, int]) -> Iterable[Remark]:
     """Yield a remark for each kind of incident, the most serious first."""
     for kind, (tone, text) in _HAPPENED.items():
         if count := counts.get(kind.value, 0):
-            yield Remark(text if count == 1 else f"{text} ({count:,} times)", tone)
+            times = f"{count:,} times{_TIMES.get(kind, '')}"
+            yield Remark(text if count == 1 else f"{text} ({times})", tone)
 
 
 def person_rows(person: PersonPromise) -> list[PersonRow]:
@@ -303,7 +311,7 @@ def _case_words(one: PersonCase, person: PersonPromise) -> str:
 
 def _epsilon_words(one: PersonCase, delta: float) -> str:
     if one.epsilon is None:
-        return "no finite bound"
+        return NO_BOUND
     other = "" if one.delta == delta else f" at δ = {_small(one.delta)}"
     return f"{four_digits_up(one.epsilon)}{other}"
 
@@ -320,7 +328,7 @@ def person_notes(person: PersonPromise) -> list[str]:
             else "Further steps add to it until nothing more is admitted."
         )
         notes.append(
-            f"Charged{by}: {percent_up(person.charged)} of what the {whose} allows. The share "
+            f"Charged{by}: {charged_of(person.charged, f'what the {whose} allows')}. The share "
             f"never falls. {then}"
         )
     elif person.budget is None:

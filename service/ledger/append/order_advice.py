@@ -11,8 +11,10 @@ from accounting.events import Event, NeighboringRelation
 from accounting.filters import RenyiFilter, default_order, order_for
 from accounting.filters.integer_totals import LOSS_BITS
 from accounting.guarantees import Status
+from accounting.rounding import rounded_up
 from accounting.work_limit import attempted
 from service.errors import BudgetExhaustedError
+from service.formatting import charged_of
 
 ADVICE_POINTS: Final = 5_000_000  # of work: some 60 ms; beyond it a refusal says nothing of orders
 _GAIN: Final = 1.2  # an order is named if it holds so many times as many steps
@@ -106,10 +108,21 @@ def recorded_advice(
         return None
     return (
         f"The budget of {scope.replace(':', ' ', 1)} counts at order {budget.order:g}"
-        f"{_suits(budget)}: it holds {now:.3g} times the steps that are recorded, and at order "
-        f"{better:g} it would hold {held[better]:.3g} times as many. An order never changes: the "
-        "next dataset can have that order (`orders`), or one that is chosen for its training."
+        f"{_suits(budget)}. {_used(budget.order, now)}; at order {better:g} they would use "
+        f"{_part(held[better])}. An order never changes: the next dataset can have that order "
+        "(`orders`), or one that is chosen for its training."
     )
+
+
+def _used(order: float, held: float) -> str:
+    """What recorded steps use of a budget at an order that holds so many times as many."""
+    if not held:
+        return f"At order {order:g} no finite bound is proved for the recorded steps"
+    return f"At order {order:g} the recorded steps use {_part(held)}"
+
+
+def _part(held: float) -> str:
+    return charged_of(rounded_up(1 / held), "its capacity")
 
 
 def _times(budget: RenyiFilter, order: float, loss: float) -> float:

@@ -213,17 +213,35 @@ def _charge_corrections(
     sizes: dict[int, int],
 ) -> None:
     """Count what corrections of a dataset, and of those that were made from it, change."""
+    told, shifted = corrections_seen(connection, accumulator.relation, below, sizes)
+    if told:
+        correction_costs.add_correction_costs(accumulator, told)  # at once: their order counts
+        accumulator.apply(shifted)
+
+
+def corrections_seen(
+    connection: Connection,
+    relation: NeighboringRelation,
+    below: Mapping[int, RowsPerParent],
+    sizes: Mapping[int, int],
+) -> tuple[list[correction_costs.Corrected], BudgetDelta]:
+    """Return what a dataset's records see of corrections, and the passes that those shift.
+
+    Args:
+        connection: for reading.
+        relation: of the dataset.
+        below: the dataset and those that were made from it, with the rows of one of its records.
+        sizes: of these datasets.
+    """
     found = correction_costs.of_datasets(connection, sizes)
     told, moves = [], []
     for rows in sorted(set(below.values())):
         part = [one for one in found if below[one.dataset_id] == rows]
-        view = partial(seen_as, relation=accumulator.relation, rows=rows)
+        view = partial(seen_as, relation=relation, rows=rows)
         told += correction_costs.seen(part, view)
         added = correction_costs.of_all(connection, part, sizes)
-        moves.append(as_seen_by_ancestor(added, relation=accumulator.relation, rows=rows))
-    if told:
-        correction_costs.add_correction_costs(accumulator, told)  # at once: their order counts
-        accumulator.apply(BudgetDelta(shifted=merge_changes(move.shifted for move in moves)))
+        moves.append(as_seen_by_ancestor(added, relation=relation, rows=rows))
+    return told, BudgetDelta(shifted=merge_changes(move.shifted for move in moves))
 
 
 def _move(row: Row[Any], event: Event) -> BudgetDelta:

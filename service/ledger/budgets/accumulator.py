@@ -92,6 +92,15 @@ class _Next:
     sums: Totals
 
 
+@dataclass(frozen=True, slots=True)
+class CorrectionSums:
+    """What corrections change in an accumulator; by default nothing was corrected."""
+
+    changed: Total | None = None
+    most_changed: Total | None = None
+    passes: Mapping[Event, StepsAndPasses] = field(default_factory=dict)
+
+
 @dataclass(slots=True, kw_only=True)
 class BudgetAccumulator:
     """One filter's sums in one scope."""
@@ -178,6 +187,17 @@ class BudgetAccumulator:
         most = self.most_changed
         self.most_changed = self.changed if most is None else larger(most, self.changed)
         add_to(self.corrected_passes, passes)
+        self._sums = self._next = self._pass_sums = None
+
+    @property
+    def corrections(self) -> CorrectionSums:
+        """What the corrections that were taken in have changed."""
+        return CorrectionSums(self.changed, self.most_changed, dict(self.corrected_passes))
+
+    def replace_corrections(self, found: CorrectionSums) -> None:
+        """Count other corrections than those that were taken in."""
+        self.changed, self.most_changed = found.changed, found.most_changed
+        self.corrected_passes = dict(found.passes)
         self._sums = self._next = self._pass_sums = None
 
     def reading(self, total: Total) -> AccumulatedEpsilon:

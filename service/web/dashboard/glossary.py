@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from service.formatting import down, many, percent_down, plain, up
+from service.formatting import NO_BOUND, down, many, percent_down, plain, up
 from service.ledger.incidents import IncidentAnswer, Kind
 
 _BAD: Final = "bad"
@@ -162,10 +162,9 @@ class Advice:
 ADVICE: Final[dict[str, Advice]] = {
     Kind.OVERDRAFT: Advice(
         _BAD,
-        "What is charged is beyond the limit.",
+        "What is charged is beyond the limit, by recorded steps, a correction or changed settings.",
         "If steps were recorded beyond it, stop the runs and find out why they did not charge "
-        "first. A correction or a lower limit also does it. Then decide whether to raise the "
-        "limit: until then nothing more is admitted.",
+        "first. Then decide whether to raise the limit: until then nothing more is admitted.",
     ),
     Kind.REOPENED: Advice(
         _BAD,
@@ -238,11 +237,19 @@ ADVICE: Final[dict[str, Advice]] = {
         "Follow the page on suspended ledgers; trust no number until it is reconciled.",
     ),
 }
+_ENDLESS: Final = Advice(  # an overdraft whose epsilon is infinite
+    _BAD,
+    "What is charged has no finite bound: the limit cannot count a recorded step or a correction.",
+    "Stop the runs: nothing more is admitted, and a higher limit does not change that. Find on "
+    "the page of the dataset which run or correction it is.",
+)
 _OTHER: Final = Advice(_WARN, "", "Look at its details.")
 
 
 def advice_of(incident: IncidentAnswer) -> Advice:
     """What to do about an incident."""
+    if incident.kind == Kind.OVERDRAFT and incident.detail.get("spent", 0) is None:
+        return _ENDLESS
     return ADVICE.get(incident.kind, _OTHER)
 
 
@@ -309,7 +316,7 @@ def _says(incident: IncidentAnswer, name: str, value: Any) -> bool:
 def _phrase(name: str, value: Any) -> str:
     phrase = _PHRASES.get(name, name.replace("_", " ") + " {}")
     if value is None:
-        return f"{phrase.format('').strip()}: no finite bound"
+        return f"{phrase.format('').strip()}: {NO_BOUND}"
     return phrase.format(_told_value(name, value))
 
 

@@ -42,7 +42,10 @@ class LineChart:
     heights: tuple[LineMark, ...]
     widths: tuple[LineMark, ...]
     limit: float | None  # the height of a line at which the limit is
-    cut: bool  # whether a line leaves the picture at its top
+    cut: bool  # whether a line leaves the picture at its top and is finite there
+    # Lines that become infinite: the number of the line's colour, and the place across where it
+    # was finite last.
+    endless: tuple[tuple[int, float], ...]
     rows: tuple[tuple[str, tuple[float | None, ...]], ...]  # where across, and the value of each
 
 
@@ -100,7 +103,12 @@ def draw_lines(
             for place, x in enumerate(xs)
         ),
         limit=None if limit is None else at(left, limit)[1],
-        cut=any(y > height for one in lines for _, y in one.points),
+        cut=any(height < y < math.inf for one in lines for _, y in one.points),
+        endless=tuple(
+            (colour, at(_last_finite(one.points, left), 0.0)[0])
+            for colour, one, _ in paths
+            if math.isinf(one.points[-1][1])
+        ),
         rows=_rows(lines, left, whole, word_x),
     )
 
@@ -120,6 +128,10 @@ def _within(points: Sequence[tuple[float, float]], top: float) -> list[tuple[flo
         found.append((x, top))
         break
     return found
+
+
+def _last_finite(points: Sequence[tuple[float, float]], default: float) -> float:
+    return max((x for x, y in points if math.isfinite(y)), default=default)
 
 
 def _path(points: Sequence[tuple[float, float]], *, stairs: bool) -> str:

@@ -127,7 +127,9 @@ def templates() -> Environment:
         auto_reload=False,
     )
     found.filters.update(formatting.FILTERS, theory_links=theory_links)
-    found.globals.update(static_url=static_url, version=accounting.__version__)
+    found.globals.update(
+        static_url=static_url, version=accounting.__version__, times_from=formatting.TIMES_FROM
+    )
     return found
 
 

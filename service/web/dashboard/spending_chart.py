@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from service.clock import utc
+from service.formatting import TIMES_FROM
 from service.guarantees.spending_history import Moment, Spending
 from service.ledger.dataset_settings import SettingsAnswer
 
@@ -138,6 +139,8 @@ def _marks(changes: Sequence[SettingsAnswer], frame: _Frame) -> tuple[Mark, ...]
 def _ticks(frame: _Frame, *, in_percent: bool) -> tuple[Tick, ...]:
     """Lines at round numbers."""
     unit, sign = (100, " %") if in_percent else (1, "")
+    if in_percent and frame.top > TIMES_FROM:
+        unit, sign = 1, " times"
     rough = unit * frame.top / TICKS
     power = 10.0 ** (len(f"{int(rough)}") - 1) if rough >= 1 else 1.0
     while power > rough:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -11,10 +11,10 @@ from sqlalchemy import Connection, Row, select
 
 from service.clock import now
 from service.errors import TooExpensiveError
-from service.formatting import percent_up
+from service.formatting import charged_share, percent_up
 from service.guarantees import attribution
 from service.guarantees.spending_history import Moment, Spending, known_spending
-from service.operations.overview import Boards
+from service.operations.overview import Boards, DatasetSummary
 from service.storage.engine import snapshot
 from service.storage.tables import datasets
 from service.storage.versioned_cache import VersionedCache
@@ -27,7 +27,7 @@ from service.web.strict_requests import expensive
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 CHARTED_MAX: Final = 20  # datasets whose lines are drawn
 CHART_SECONDS: Final = 0.2  # of processor time for lines that are not known yet
-CHART_AGE_SECONDS: Final = 60.0  # that a line is shown again though more was recorded since
+CHART_AGE_SECONDS: Final = 60.0  # that a line is shown again if there is no time for a new one
 CHART_TOP: Final = 1.5  # of the capacity
 _YOUNG_SECONDS: Final = 2 * 86_400.0  # a chart of less time names the minute, not the year
 CHARTS_MAX: Final = 2_000  # lines that are kept; a few kilobytes each
@@ -38,7 +38,7 @@ class SpendingLines:
     """The lines of datasets, worked out for some at a time and kept. For any thread."""
 
     def __init__(self) -> None:
-        self._known: VersionedCache[_Line] = VersionedCache(CHARTS_MAX)
+        self._known: VersionedCache[_Line] = VersionedCache(CHARTS_MAX, shared=True)
 
     def of(
         self,
@@ -53,18 +53,27 @@ class SpendingLines:
             rows: of the datasets, each with a limit.
             known: spendings that were worked out for other pages.
         """
+        present = {row.name: self._known.get(*_key(row), age_max=CHART_AGE_SECONDS) for row in rows}
+        outdated = [row for row in rows if present[row.name] is None]
+        earlier = {
+            row.name: self._known.last(_key(row)[0], age_max=CHART_AGE_SECONDS) for row in outdated
+        }
+        outdated.sort(key=lambda row: earlier[row.name] is not None)  # those without a line first
         deadline: float | None = None
-        found = {}
-        for row in rows:
-            key = (row.id, row.created_at, row.revision)
-            line = self._known.get(key, row.version, age_max=CHART_AGE_SECONDS)
-            if line is None and (deadline is None or time.thread_time() <= deadline):
-                deadline = time.thread_time() + CHART_SECONDS if deadline is None else deadline
-                line = _line(connection, row, known)
-                self._known.put(key, row.version, line)
-            if line is not None:
-                found[row.name] = line
-        return found
+        for row in outdated:
+            if deadline is not None and time.thread_time() > deadline:
+                present[row.name] = earlier[row.name]
+                continue
+            deadline = time.thread_time() + CHART_SECONDS if deadline is None else deadline
+            start = time.monotonic()
+            line = present[row.name] = _line(connection, row, known)
+            self._known.put(*_key(row), line, seconds=time.monotonic() - start)
+        return {name: line for name, line in present.items() if line is not None}
+
+
+def _key(row: Row[Any]) -> tuple[Hashable, Hashable]:
+    """Of a line in the cache: which dataset's it is, and of which version."""
+    return (row.id, row.created_at, row.revision), row.version
 
 
 def _line(connection: Connection, row: Row[Any], known: VersionedCache[Spending]) -> _Line:
@@ -89,17 +98,21 @@ def overview_chart(request: Request, viewer: PageViewer, database: Database) -> 
     drawn: SpendingLines = request.app.state.spending_lines
     with snapshot(database) as connection:
         board = boards.seen(connection, viewer.datasets)
-        names = [one.name for one in board.datasets if one.epsilon is not None and one.entries]
-        query = select(datasets).where(datasets.c.name.in_(names[:CHARTED_MAX]))
+        charged = {
+            one.name: one
+            for one in board.datasets
+            if one.epsilon is not None and (one.entries or one.spent_share)
+        }
+        query = select(datasets).where(datasets.c.name.in_(list(charged)[:CHARTED_MAX]))
         rows = {row.name: row for row in connection.execute(query)}
-        asked = [rows[name] for name in names if name in rows]
+        asked = [rows[name] for name in charged if name in rows]
         found = drawn.of(connection, asked, request.app.state.spendings)
     present = now().timestamp()
     lines = [
         ChartLine(
             label=name,
             address=f"/datasets/{name}",
-            points=(*points, (max(present, points[-1][0]), points[-1][1])),
+            points=(*points, (max(present, points[-1][0]), _last(charged[name], points))),
         )
         for name, points in found.items()
         if points
@@ -116,8 +129,21 @@ def overview_chart(request: Request, viewer: PageViewer, database: Database) -> 
         chart=chart,
         top=CHART_TOP,
         left_out=len(asked) - len(found),
-        percent_up=_share,
+        too_long=[name for name, points in found.items() if not points],
+        endless=[(one.label, _ended(one)) for one in lines if math.isinf(one.points[-1][1])],
+        told=charged_share,
     )
+
+
+def _last(one: DatasetSummary, points: _Line) -> float:
+    """The charged share as the table below the chart has it; the line's if it was not read."""
+    return points[-1][1] if one.budget is None else one.spent_share
+
+
+def _ended(line: ChartLine) -> datetime | None:
+    """When a line was finite last."""
+    finite = [x for x, y in line.points if math.isfinite(y)]
+    return datetime.fromtimestamp(max(finite), UTC) if finite else None
 
 
 def _day(timestamp: float) -> str:
@@ -126,7 +152,3 @@ def _day(timestamp: float) -> str:
 
 def _minute(timestamp: float) -> str:
     return f"{datetime.fromtimestamp(timestamp, UTC):%d %b %H:%M}"
-
-
-def _share(value: float) -> str:
-    return percent_up(value) if math.isfinite(value) else "no finite bound"
