@@ -87,11 +87,18 @@ def _found(database: Engine, viewer: Caller, asked: _Inbox) -> dict[str, Any]:
         "rows": [(one, glossary.advice_of(one), glossary.detail_of(one)) for one in told],
         "kinds": _KINDS,
         "keys": keys,
+        **incident_rights(viewer),
+        "back": asked.address(after=asked.after, before=asked.before).partition("?")[2],
+        "refused": ("", "", ""),  # an incident, what was said of it, and what is wrong with that
+    }
+
+
+def incident_rights(viewer: Caller) -> dict[str, bool]:
+    """What a viewer may do about incidents."""
+    return {
         "may_comment": viewer.may(Role.TRAINER, Role.APPROVER),
         "may_decide": viewer.may(Role.OWNER, Role.APPROVER),
         "may_assign": viewer.may(Role.ADMIN),
-        "back": asked.address(after=asked.after, before=asked.before).partition("?")[2],
-        "refused": ("", "", ""),  # an incident, what was said of it, and what is wrong with that
     }
 
 
