@@ -41,6 +41,7 @@ _CALLER: Final = "dpledger.caller"
 RATE_TAKEN: Final = "dpledger.rate_taken"  # of a scope: the key's rate had room for the request
 VIEWER_BURST_SECONDS: Final = 3.0  # worth of requests that a viewer's key may save up
 _RANKS: Final = {scope: rank for rank, scope in enumerate(Role)}
+_NEVER: Final = -1e9  # a time before any reading
 _TAG: Final = 16  # digits of a digest by which the ring is searched
 
 
@@ -171,7 +172,7 @@ class KeyRing:
         self._viewer_rate = viewer_requests_per_second
         self._body_bytes_max = body_bytes_max
         self._lock = threading.Lock()
-        self._read_at = -1e9
+        self._read_at = _NEVER
         self._held: dict[str, _Held] = {}
         self._buckets: dict[str, Bucket] = {}
         self._start_token = start_token
@@ -209,6 +210,12 @@ class KeyRing:
                 held = _Held(self._start_digest, math.inf, admin)
                 self._held[self._start_digest[:_TAG]] = held
             self._read_at = started
+
+    def changed(self) -> None:
+        """Note that this process changed a key: its next request reads them anew."""
+        with self._lock:  # not while an older state is being read
+            self._any_key = True
+            self._read_at = _NEVER
 
     def _caller_of(self, row: Row[Any]) -> Caller:
         terms = terms_of(row)

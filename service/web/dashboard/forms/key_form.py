@@ -23,6 +23,8 @@ KEY_FIELDS: Final = {
     "body.expires_at": "days",
 }  # fmt: skip
 BLANK_KEY: Final = {"scope": "trainer", "days": _NEW_DAYS}
+# No other scope can be the first one; if it expired, no key could make another.
+FIRST_KEY: Final = {"scope": "admin", "days": ""}
 ROTATED: Final = {"grace": "60"}  # minutes
 
 
