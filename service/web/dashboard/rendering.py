@@ -177,7 +177,8 @@ def _admin_keys_end(request: Request, name: str, viewer: Caller | None) -> datet
     may_read = viewer is not None and viewer.may(Role.ADMIN) and name != ERROR_PAGE
     if not may_read or keys.directory is not None:
         return None
-    with snapshot(request.app.state.engine) as connection:
+    end = None
+    with suppress(LedgerError), snapshot(request.app.state.engine) as connection:
         end = admin_keys_end(connection)
     return end if end is not None and end - now() < KEYS_END_SOON else None
 

@@ -1,17 +1,20 @@
 """The forms by which an admin closes a run, voids a reservation, or corrects steps."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from service.ledger.corrections import RecordedSpan
 from service.schemas.requests import Finish, NewCorrection, Void
 from service.web.dashboard.forms.shown_form import message_of
 
 ENDS: Final = (
-    ("aborted", "aborted: it did not come to its end"),
-    ("finished", "finished: it ran as planned"),
-    ("stopped_at_budget", "stopped at its budget"),
-    ("interrupted", "interrupted: its process ended, and it may go on"),
+    ("aborted", "it will not go on, or is not known to (aborted)"),
+    ("finished", "it ran as planned (finished)"),
+    ("stopped_at_budget", "its budget was used up (stopped at budget)"),
+    ("interrupted", "it may go on later, so keep it open (interrupted)"),
 )
+USUAL_END: Final = "aborted"
 ENDING_FIELDS: Final = {"body.state": "state", "body.reason": "reason"}
 CORRECTION_FIELDS: Final = {
     "body.branch": "branch", "body.first_step": "first", "body.steps": "steps",
@@ -29,6 +32,9 @@ SAMPLINGS: Final = (
     ("full", "all records"),
     ("unknown", "not known"),
 )
+_MEMBERS: Final = {
+    "rate": "sampling_probability", "batch": "batch_size", "pass": "steps_per_pass",
+}  # fmt: skip
 _IN_ORDER: Final = ("shuffle", "shuffle_once", "cyclic")
 _NOT_A_NUMBER: Final = "must be a number, such as 1.1 or 1e-3"
 _NOT_WHOLE: Final = "must be a whole number"
@@ -40,7 +46,7 @@ def ending_of(sent: Mapping[str, str]) -> Finish:
     Raises:
         InvalidRequestError: it names each field that is not as it must be.
     """
-    return message_of(Finish, {"state": sent.get("state", ""), "reason": _reason(sent)})
+    return message_of(Finish, {"state": sent.get("state", USUAL_END), "reason": _reason(sent)})
 
 
 def void_of(sent: Mapping[str, str]) -> Void:
@@ -71,6 +77,32 @@ def correction_of(sent: Mapping[str, str]) -> NewCorrection:
         "reason": _reason(sent),
     }
     return message_of(NewCorrection, given, faults)
+
+
+def blank_correction(branch: str, found: RecordedSpan | None, *, shuffled: bool) -> dict[str, str]:
+    """The form as a page first shows it: the last steps of a branch as they were recorded.
+
+    Args:
+        branch: its name.
+        found: its last steps of one event, if there are any.
+        shuffled: whether the code was seen to shuffle, whatever was recorded.
+    """
+    blank = {"branch": branch, "sampling": "shuffle" if shuffled else "poisson"}
+    if found is None:
+        return blank
+    event = json.loads(found.content)
+    mechanism, sampling = event["mechanism"], event["sampling"]
+    blank |= {"first": str(found.first_step), "steps": str(found.steps)}
+    if mechanism["kind"] == "gaussian":
+        blank["noise"] = repr(mechanism["noise_multiplier"])
+    kind = sampling["kind"]
+    if kind == "shuffle" and sampling["reshuffle"] == "once":
+        kind = "shuffle_once"
+    if shuffled or kind not in dict(SAMPLINGS):
+        return blank
+    given = {name: sampling.get(member) for name, member in _MEMBERS.items()}
+    typed = {name: repr(value) for name, value in given.items() if value is not None}
+    return blank | {"sampling": kind} | typed
 
 
 def _sampling(sent: Mapping[str, str], faults: dict[str, str]) -> dict[str, Any]:
