@@ -9,10 +9,10 @@ from service.schemas.requests import Finish, NewCorrection, Void
 from service.web.dashboard.forms.shown_form import message_of
 
 ENDS: Final = (
-    ("aborted", "it will not go on, or is not known to (aborted)"),
+    ("aborted", "it will not go on (aborted)"),
     ("finished", "it ran as planned (finished)"),
-    ("stopped_at_budget", "its budget was used up (stopped at budget)"),
-    ("interrupted", "it may go on later, so keep it open (interrupted)"),
+    ("stopped_at_budget", "it stopped at its budget"),
+    ("interrupted", "it may go on (interrupted)"),
 )
 USUAL_END: Final = "aborted"
 ENDING_FIELDS: Final = {"body.state": "state", "body.reason": "reason"}
