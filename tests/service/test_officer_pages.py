@@ -14,7 +14,7 @@ from service.identity.keys import Role
 from tests.service.browsing import csrf_of, make_key, signed_in
 from tests.service.correlated import sound
 from tests.service.dumps import dump
-from tests.service.samples import BUDGET, GAUSSIAN, Json, append, event, run, setup
+from tests.service.samples import BUDGET, GAUSSIAN, SAMPLING, Json, append, event, run, setup
 from tests.service.test_keys import bearer
 
 Serve = Callable[..., AbstractContextManager[str]]
@@ -319,6 +319,19 @@ def test_the_form_of_a_correction_begins_with_what_was_recorded_last(desk: Desk)
     done = append(desk.api, event(506, 1, sampling=POISSON, mechanism=laplace))
     assert done.status_code == 201, done.text
     assert filled(desk).items() >= {"first": "506", "steps": "1", "noise": ""}.items()
+
+
+def test_a_contradicted_run_begins_with_what_its_code_was_seen_to_do(desk: Desk) -> None:
+    loader = {"kind": "shuffle", "batch_size": 240, "steps_per_pass": 250, "reshuffle": "each_pass"}
+    found = SAMPLING | {"status": "contradicted", "declared": POISSON, "reason": "It shuffles."}
+    for batch in (120, 240):
+        recorded = loader | {"batch_size": batch, "steps_per_pass": 60_000 // batch}
+        sent = desk.api.post("/v1/runs/run/findings", json=found | {"recorded": recorded})
+        assert sent.status_code == 201, sent.text
+    assert desk.api.post("/v1/runs/run/findings", json=SAMPLING).status_code == 201
+    shown = {"first": "0", "steps": "500", "noise": "1.1", "rate": "", "sampling": "shuffle"}
+    assert filled(desk).items() >= (shown | {"batch": "240", "pass": "250"}).items()
+    assert "that the code was seen to use" in desk.browser.get("/runs/run/correct").text
 
 
 def test_a_branch_without_steps_has_nothing_to_correct(desk: Desk) -> None:

@@ -79,30 +79,37 @@ def correction_of(sent: Mapping[str, str]) -> NewCorrection:
     return message_of(NewCorrection, given, faults)
 
 
-def blank_correction(branch: str, found: RecordedSpan | None, *, shuffled: bool) -> dict[str, str]:
+def blank_correction(
+    branch: str, found: RecordedSpan | None, detected: Mapping[str, Any] | None
+) -> dict[str, str]:
     """The form as a page first shows it: the last steps of a branch as they were recorded.
 
     Args:
         branch: its name.
         found: its last steps of one event, if there are any.
-        shuffled: whether the code was seen to shuffle, whatever was recorded.
+        detected: how the code samples, if that contradicts what was declared.
     """
-    blank = {"branch": branch, "sampling": "shuffle" if shuffled else "poisson"}
-    if found is None:
-        return blank
-    event = json.loads(found.content)
-    mechanism, sampling = event["mechanism"], event["sampling"]
-    blank |= {"first": str(found.first_step), "steps": str(found.steps)}
-    if mechanism["kind"] == "gaussian":
-        blank["noise"] = repr(mechanism["noise_multiplier"])
+    blank = {"branch": branch}
+    sampling: Mapping[str, Any] = detected or {"kind": "poisson"}
+    if found is not None:
+        event = json.loads(found.content)
+        blank |= {"first": str(found.first_step), "steps": str(found.steps)}
+        if event["mechanism"]["kind"] == "gaussian":
+            blank["noise"] = repr(event["mechanism"]["noise_multiplier"])
+        sampling = detected or event["sampling"]
+    return blank | _sampling_fields(sampling)
+
+
+def _sampling_fields(sampling: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of a sampling; none where the form has no such sampling."""
     kind = sampling["kind"]
-    if kind == "shuffle" and sampling["reshuffle"] == "once":
+    if kind == "shuffle" and sampling.get("reshuffle") == "once":
         kind = "shuffle_once"
-    if shuffled or kind not in dict(SAMPLINGS):
-        return blank
+    if kind not in dict(SAMPLINGS):
+        return {}
     given = {name: sampling.get(member) for name, member in _MEMBERS.items()}
     typed = {name: repr(value) for name, value in given.items() if value is not None}
-    return blank | {"sampling": kind} | typed
+    return {"sampling": kind} | typed
 
 
 def _sampling(sent: Mapping[str, str], faults: dict[str, str]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from service.guarantees.noise_schedule import event_words
 from service.identity.authentication import Caller
 from service.ledger import lookups, views
 from service.ledger.corrections import Correct, latest_span, list_corrections
+from service.ledger.findings import contradicting_sampling
 from service.operations.correction_preview import CorrectionPreview, preview_correction
 from service.schemas.event_codec import event_of
 from service.storage.engine import snapshot
@@ -101,10 +102,10 @@ def _page(
         done, _ = list_corrections(connection, row.id, after=0, size=CORRECTIONS_SHOWN)
         latest = lookups.branches_of(connection, row)[-1]
         span = latest_span(connection, latest)
+        detected = contradicting_sampling(connection, row.id)
         size = lookups.dataset_of(connection, row).dataset_size
     recorded = "" if span is None else event_words(event_of(span.content, size))
-    shuffled = run.sampling_status == "contradicted"
-    blank = ending_form.blank_correction(latest.name, span, shuffled=shuffled)
+    blank = ending_form.blank_correction(latest.name, span, detected)
     return render(
         request,
         "correction.html",
@@ -113,6 +114,7 @@ def _page(
         run=run,
         form=form or ShownForm(blank),
         recorded=recorded,
+        detected=detected is not None,
         preview=preview,
         done=done,
         samplings=ending_form.SAMPLINGS,
