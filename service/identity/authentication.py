@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 from fastapi import Request, Security
 from fastapi.concurrency import run_in_threadpool
@@ -17,6 +17,7 @@ from sqlalchemy import Engine, Row
 
 from service.errors import ForbiddenError, NotFoundError, UnauthorizedError
 from service.identity.access import Reach, require_dataset
+from service.identity.directory import Directory
 from service.identity.key_uses import KeyUses
 from service.identity.keys import (
     START_TOKEN,
@@ -96,35 +97,6 @@ class Caller:
 def rank(scope: Role) -> int:
     """Which of several granted scopes counts: the one of the highest rank."""
     return _RANKS[scope]
-
-
-class SignInProvider(Protocol):
-    """An identity provider through which people sign in."""
-
-    @property
-    def name(self) -> str:
-        """In the address of its sign-in."""
-
-    @property
-    def title(self) -> str | None:
-        """On the page, instead of the name."""
-
-
-class Directory(Protocol):
-    """Callers by tokens of identity providers."""
-
-    @property
-    def sign_in_providers(self) -> Sequence[SignInProvider]:
-        """Those through which people sign in."""
-
-    def holder(self, digest: str) -> Caller | None:
-        """Whose token has this digest, if it was verified and is still in force."""
-
-    async def admit(self, authorization: str) -> None:
-        """Verify the token of a header, if it bears one, so that `holder` knows it."""
-
-    def person(self, principal: str) -> Caller | None:
-        """A person as a session stores it; None if nothing is granted to it."""
 
 
 @dataclass(frozen=True, slots=True)

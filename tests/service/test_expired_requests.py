@@ -14,9 +14,9 @@ from tests.service.dumps import dump
 from tests.service.office import Office, make_keys, working
 from tests.service.samples import Json
 from tests.service.test_change_requests import later
-from tests.service.test_inbox_page import page, words
 from tests.service.test_incident_notes import inbox, note
 from tests.service.test_keys import Serve
+from tests.service.test_listing import page, words
 
 KIND = "change_request"
 

@@ -16,7 +16,7 @@ from service.web.dashboard.forms.shown_form import fault_text, faults_by_field, 
 from tests.service.browsing import csrf_of, make_key, signed_in
 from tests.service.samples import BUDGET, FULL, GAUSSIAN, Json, append, dataset, event, run, setup
 from tests.service.test_dataset_page import words
-from tests.service.test_inbox_page import inbox
+from tests.service.test_incident_notes import inbox
 from tests.service.test_keys import Serve, bearer
 
 LEAK = re.compile(

@@ -11,7 +11,7 @@ from tests.service.browsing import signed_in
 from tests.service.office import key_of_each
 from tests.service.samples import BUDGET, POISSON, append, event, setup
 from tests.service.test_dataset_page import page, words
-from tests.service.test_inbox_page import inbox
+from tests.service.test_incident_notes import inbox
 from tests.service.test_keys import Serve
 
 LINK = re.compile(r'<a class="small" href="(/incidents\?[^"]*)">(\w+)</a>')

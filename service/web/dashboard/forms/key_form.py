@@ -26,7 +26,7 @@ KEY_FIELDS: Final = {
 }  # fmt: skip
 BLANK_KEY: Final = {"scope": "trainer", "days": _NEW_DAYS}
 # No other scope can be the first one; if it expired, no key could make another.
-FIRST_KEY: Final = {"scope": "admin", "days": ""}
+FIRST_ADMIN_KEY: Final = {"scope": "admin", "days": ""}
 ROTATED: Final = {"grace": "60"}  # minutes
 
 

@@ -85,7 +85,7 @@ def keys_page(
     """Keys, those that work first, and the form of a new one."""
     blank = key_form.BLANK_KEY
     if request.app.state.keys.start_token is not None:
-        blank = blank | key_form.FIRST_KEY
+        blank = blank | key_form.FIRST_ADMIN_KEY
     return _list(request, database, viewer, ShownForm(blank), asked=asked)
 
 
