@@ -143,7 +143,7 @@ class EnforcedBudget:
             return shares
         held = self.accumulator.reading(self.accumulator.sums().held).share
         added = self.accumulator.reading(after.held).share - held
-        finite = math.isfinite(added)  # it is none of infinities
+        finite = math.isfinite(added)  # what adds infinities is not a number
         return shares | {"share_requested": rounded_up(added) if finite else None}
 
     def _envelope(self, sums: Totals, *, items: bool) -> dict[str, Any]:
