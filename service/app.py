@@ -17,7 +17,8 @@ import accounting
 from accounting.math_library import InaccurateLibraryError, require_accurate_library
 from service.errors import StartupError
 from service.guarantees.known_histories import KnownHistories
-from service.identity.authentication import Directory, KeyRing
+from service.identity.authentication import KeyRing
+from service.identity.directory import Directory
 from service.identity.keys import KEY_FILE, Role, any_key, create_key
 from service.identity.rate_limit import Buckets, Pace
 from service.identity.start_token import StartToken

@@ -121,6 +121,7 @@ class BudgetExhaustedError(LedgerError):
         failing_scopes: Sequence[dict[str, object]],
         admissible_steps: int,
         order_uses: Sequence[object] = (),
+        shares: Mapping[str, float | None] | None = None,
     ) -> None:
         fit = f"The first {admissible_steps:,} of them" if admissible_steps else "None of them"
         super().__init__(
@@ -131,6 +132,7 @@ class BudgetExhaustedError(LedgerError):
         self.failing_scopes = list(failing_scopes)
         self.admissible_steps = admissible_steps
         self.order_uses = order_uses  # what an answer may say of the budgets' orders
+        self.shares = shares or {}  # of the first budget's capacity, as its incident says them
 
 
 def _standing(scope: Mapping[str, Any]) -> str:

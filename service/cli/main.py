@@ -218,8 +218,19 @@ def _migrated(
 
 
 @app.command()
-def demo() -> None:
-    """Train a real classifier twice against a temporary service and compare the epsilons."""
+def demo(
+    incidents: Annotated[
+        bool, typer.Option("--incidents", help="serve a temporary ledger with incidents instead")
+    ] = False,
+) -> None:
+    """Train a real classifier twice against a temporary service and compare the epsilons.
+
+    With --incidents, serve a temporary ledger in which incidents have happened, to practise on.
+    """
+    if incidents:
+        from service.cli.serving.practice import main as practise
+
+        practise()
     from service.cli.demo import main as run_demo
 
     run_demo()

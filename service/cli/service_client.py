@@ -56,17 +56,17 @@ def _is_address(url: str) -> bool:
 class Service:
     """A service at an address.
 
-    The key comes from DPLEDGER_API_KEY; without it, from the start token of a service of the same
-    user on this machine.
+    Without a key, it comes from DPLEDGER_API_KEY; without that, from the start token of a service
+    of the same user on this machine.
     """
 
-    def __init__(self, url: str | None) -> None:
+    def __init__(self, url: str | None, *, key: str | None = None) -> None:
         self.url = (url or os.environ.get("DPLEDGER_URL") or DEFAULT_URL).rstrip("/")
         if not _is_address(self.url):
             raise failed("--url: must be an address that begins with http:// or https://")
-        self._key = os.environ.get("DPLEDGER_API_KEY")
+        self._key = key or os.environ.get("DPLEDGER_API_KEY")
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
-        if not self._key and is_loopback(urlsplit(self.url).hostname or ""):
+        if (key or not self._key) and is_loopback(urlsplit(self.url).hostname or ""):
             # A start token never leaves this machine: no proxy of the environment sees it.
             handlers.append(urllib.request.ProxyHandler({}))
         self._opener = urllib.request.build_opener(*handlers)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 from fastapi import Request, Security
 from fastapi.concurrency import run_in_threadpool
@@ -17,6 +17,7 @@ from sqlalchemy import Engine, Row
 
 from service.errors import ForbiddenError, NotFoundError, UnauthorizedError
 from service.identity.access import Reach, require_dataset
+from service.identity.directory import Directory
 from service.identity.key_uses import KeyUses
 from service.identity.keys import (
     START_TOKEN,
@@ -41,6 +42,7 @@ _CALLER: Final = "dpledger.caller"
 RATE_TAKEN: Final = "dpledger.rate_taken"  # of a scope: the key's rate had room for the request
 VIEWER_BURST_SECONDS: Final = 3.0  # worth of requests that a viewer's key may save up
 _RANKS: Final = {scope: rank for rank, scope in enumerate(Role)}
+_NEVER: Final = -1e9  # a time before any reading
 _TAG: Final = 16  # digits of a digest by which the ring is searched
 
 
@@ -97,35 +99,6 @@ def rank(scope: Role) -> int:
     return _RANKS[scope]
 
 
-class SignInProvider(Protocol):
-    """An identity provider through which people sign in."""
-
-    @property
-    def name(self) -> str:
-        """In the address of its sign-in."""
-
-    @property
-    def title(self) -> str | None:
-        """On the page, instead of the name."""
-
-
-class Directory(Protocol):
-    """Callers by tokens of identity providers."""
-
-    @property
-    def sign_in_providers(self) -> Sequence[SignInProvider]:
-        """Those through which people sign in."""
-
-    def holder(self, digest: str) -> Caller | None:
-        """Whose token has this digest, if it was verified and is still in force."""
-
-    async def admit(self, authorization: str) -> None:
-        """Verify the token of a header, if it bears one, so that `holder` knows it."""
-
-    def person(self, principal: str) -> Caller | None:
-        """A person as a session stores it; None if nothing is granted to it."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Held:
     """A secret in force."""
@@ -171,7 +144,7 @@ class KeyRing:
         self._viewer_rate = viewer_requests_per_second
         self._body_bytes_max = body_bytes_max
         self._lock = threading.Lock()
-        self._read_at = -1e9
+        self._read_at = _NEVER
         self._held: dict[str, _Held] = {}
         self._buckets: dict[str, Bucket] = {}
         self._start_token = start_token
@@ -209,6 +182,12 @@ class KeyRing:
                 held = _Held(self._start_digest, math.inf, admin)
                 self._held[self._start_digest[:_TAG]] = held
             self._read_at = started
+
+    def changed(self) -> None:
+        """Note that this process changed a key: its next request reads them anew."""
+        with self._lock:  # not while an older state is being read
+            self._any_key = True
+            self._read_at = _NEVER
 
     def _caller_of(self, row: Row[Any]) -> Caller:
         terms = terms_of(row)

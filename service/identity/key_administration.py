@@ -103,6 +103,13 @@ class NewKey(Body):
         )
 
 
+_ADMIN_KEYS: Final = (
+    select(api_keys.c.name, api_keys.c.expires_at)
+    .where(api_keys.c.scope == Role.ADMIN, api_keys.c.revoked_at.is_(None))
+    .order_by(api_keys.c.id)
+)
+
+
 class KeyRotation(Body):
     """How a key gets a new secret."""
 
@@ -277,17 +284,20 @@ def is_last_admin(connection: Connection, name: str, *, lock: bool = False) -> b
         lock: whether the answer must hold until the transaction ends: two that are revoked at
             once then wait for each other.
     """
-    query = (
-        select(api_keys.c.name, api_keys.c.expires_at)
-        .where(api_keys.c.scope == Role.ADMIN, api_keys.c.revoked_at.is_(None))
-        .order_by(api_keys.c.id)
-    )
-    return _in_force(connection.execute(query.with_for_update() if lock else query)) == [name]
+    query = _ADMIN_KEYS.with_for_update() if lock else _ADMIN_KEYS
+    return [row.name for row in _in_force(connection.execute(query))] == [name]
 
 
-def _in_force(rows: Iterable[Any]) -> list[str]:
+def admin_keys_end(connection: Connection) -> datetime | None:
+    """When the last admin key in force expires; None if one never does, or there is none."""
+    ends = [utc(row.expires_at) for row in _in_force(connection.execute(_ADMIN_KEYS))]
+    known = [end for end in ends if end is not None]
+    return max(known) if known and len(known) == len(ends) else None
+
+
+def _in_force(rows: Iterable[Row[Any]]) -> list[Row[Any]]:
     present = now()
-    return [row.name for row in rows if row.expires_at is None or utc(row.expires_at) > present]
+    return [row for row in rows if row.expires_at is None or utc(row.expires_at) > present]
 
 
 def _answer(row: Row[Any], uses: Mapping[str, datetime]) -> KeyAnswer:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row, bindparam, insert, select
+from sqlalchemy import Connection, Row, bindparam, func, insert, select
 
 from accounting.events import Event
 from service.clock import stamp
@@ -25,7 +25,7 @@ from service.schemas.event_codec import content_of, event_of, to_event
 from service.schemas.ledger_document import CORRECTABLE, is_correctable
 from service.schemas.requests import NewCorrection
 from service.schemas.responses import Answer, Page
-from service.storage.tables import branches, corrections, distinct_events, runs
+from service.storage.tables import branches, corrections, distinct_events, entries, runs
 
 _FOUND: Final = (
     select(
@@ -49,6 +49,26 @@ _OF_RUN: Final = (
     .order_by(corrections.c.id)
     .limit(bindparam("size"))
 )
+
+
+_LATEST: Final = (
+    select(entries.c.event_id, distinct_events.c.content)
+    .join(distinct_events, distinct_events.c.id == entries.c.event_id)
+    .where(entries.c.branch_id == bindparam("branch"))
+    .order_by(entries.c.first_step.desc())
+    .limit(1)
+)
+_END_OF_OTHERS: Final = select(func.max(entries.c.first_step + entries.c.steps)).where(
+    entries.c.branch_id == bindparam("branch"), entries.c.event_id != bindparam("event")
+)
+
+
+class RecordedSpan(NamedTuple):
+    """Steps of a branch that were recorded as the same event."""
+
+    first_step: int
+    steps: int
+    content: str  # of the event
 
 
 class CorrectionAnswer(Answer):
@@ -228,3 +248,13 @@ def list_corrections(
     rows = connection.execute(_OF_RUN, asked).all()
     further = rows[size - 1].id if len(rows) > size else None
     return [CorrectionAnswer(**_answer(row)) for row in rows[:size]], further
+
+
+def latest_span(connection: Connection, branch: Row[Any]) -> RecordedSpan | None:
+    """The last own steps of a branch that are of one event; None if it has no step."""
+    last = connection.execute(_LATEST, {"branch": branch.id}).one_or_none()
+    if last is None:
+        return None
+    others = connection.scalar(_END_OF_OTHERS, {"branch": branch.id, "event": last.event_id})
+    first: int = branch.from_step if others is None else others
+    return RecordedSpan(first, branch.next_step - first, last.content)

@@ -223,3 +223,12 @@ def list_findings(
     rows = connection.execute(_OF_RUN, {"run": run_id, "after": after, "size": size + 1}).all()
     further = rows[size - 1].id if len(rows) > size else None
     return [_answer(row) for row in rows[:size]], further
+
+
+def contradicting_sampling(connection: Connection, run_id: int) -> dict[str, Any] | None:
+    """How a run's code samples, as its latest finding of a contradiction says; None without one."""
+    claimed = (findings.c.kind == "sampling") & (findings.c.claim == "contradicted")
+    query = _OF_RUN.where(claimed).order_by(None).order_by(findings.c.id.desc())
+    row = connection.execute(query, {"run": run_id, "after": 0, "size": 1}).one_or_none()
+    found = None if row is None else _answer(row)
+    return found.recorded if isinstance(found, SamplingFound) else None

@@ -45,7 +45,7 @@ class Kind(StrEnum):
     LEDGER_SUSPENDED = "ledger_suspended"  # the log is not the one that was signed
 
 
-DetailValue = str | int | float | None
+DetailValue = str | int | float | list[float] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

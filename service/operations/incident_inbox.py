@@ -5,16 +5,21 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, WithJsonSchema
-from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, not_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, not_, select
 
 from service.clock import stamp
 from service.identity.access import datasets_within
+from service.ledger.change_requests.incident import EXPIRED_REQUEST
 from service.ledger.incidents import INCIDENT_ROWS, IncidentAnswer, Kind, incident_answer
 from service.operations.incident_notes import Action
 from service.schemas.responses import Answer
-from service.storage.tables import datasets, incident_notes, incidents
+from service.storage.tables import change_requests, datasets, incident_notes, incidents
 
 IncidentState = Literal["open", "acknowledged"]
+_STATES: Final[dict[str, IncidentState]] = {
+    Action.ACKNOWLEDGE: "acknowledged",
+    Action.REOPEN: "open",
+}
 _done = incident_notes.alias()
 _reopened = incident_notes.alias()
 _assigned = incident_notes.alias()
@@ -29,8 +34,8 @@ _ASSIGNEE: Final = (
     .correlate(incidents)
     .scalar_subquery()
 )
-# No acknowledgement is without a later note that reopens.
-IS_OPEN: Final[ColumnElement[bool]] = not_(
+# An acknowledgement stands, if no later note reopens.
+_ACKNOWLEDGED: Final = (
     select(_done.c.id)
     .where(
         _done.c.incident_id == incidents.c.id,
@@ -48,6 +53,23 @@ IS_OPEN: Final[ColumnElement[bool]] = not_(
     )
     .correlate(incidents)
     .exists()
+)
+# The same of the expiry of the incident's change request, which no note tells.
+_EXPIRED: Final = EXPIRED_REQUEST.where(
+    not_(
+        select(_reopened.c.id)
+        .where(
+            _reopened.c.incident_id == incidents.c.id,
+            _reopened.c.action == Action.REOPEN.value,
+            _reopened.c.noted_at > change_requests.c.expires_at,
+        )
+        .correlate(incidents, change_requests)
+        .exists()
+    )
+).exists()
+IS_OPEN: Final[ColumnElement[bool]] = and_(not_(_ACKNOWLEDGED), not_(_EXPIRED))
+_EXPIRED_OF: Final = select(incidents.c.id).where(
+    incidents.c.id.in_(bindparam("ids", expanding=True)), _EXPIRED
 )
 _NOTES: Final = (
     select(incident_notes)
@@ -72,6 +94,12 @@ class HandledIncident(IncidentAnswer):
     state: IncidentState
     assignee: str | None  # the key that the latest assignment names
     notes: list[IncidentNote]  # the oldest first
+
+    @property
+    def expired(self) -> bool:
+        """Whether no key acknowledged it: the change request that it tells of has expired."""
+        told = [one.action for one in self.notes if one.action in _STATES]
+        return self.state == "acknowledged" and told[-1:] != [Action.ACKNOWLEDGE]
 
 
 class IncidentInbox(Answer):
@@ -135,20 +163,24 @@ def list_inbox(
 def handled(connection: Connection, rows: Sequence[Row[Any]]) -> list[HandledIncident]:
     """Some rows of INCIDENT_ROWS, each with what was done about it."""
     told: dict[int, list[Row[Any]]] = {row.id: [] for row in rows}
+    expired: set[int] = set()
     if rows:
         for note in connection.execute(_NOTES, {"ids": list(told)}):
             told[note.incident_id].append(note)
-    return [_with_notes(row, told[row.id]) for row in rows]
+        expired.update(connection.scalars(_EXPIRED_OF, {"ids": list(told)}))
+    return [_with_notes(row, told[row.id], expired=row.id in expired) for row in rows]
 
 
-def _with_notes(row: Row[Any], notes: Sequence[Row[Any]]) -> HandledIncident:
+def _with_notes(row: Row[Any], notes: Sequence[Row[Any]], *, expired: bool) -> HandledIncident:
     state: IncidentState = "open"
     assignee: str | None = None
     for note in notes:
         if note.action == Action.ASSIGN:
             assignee = note.assignee
-        elif note.action in (Action.ACKNOWLEDGE, Action.REOPEN):
-            state = "acknowledged" if note.action == Action.ACKNOWLEDGE else "open"
+        elif note.action in _STATES:
+            state = _STATES[note.action]
+    if expired:
+        state = "acknowledged"
     return HandledIncident(
         **dict(incident_answer(row)), state=state, assignee=assignee, notes=[*map(_note, notes)]
     )

@@ -59,6 +59,12 @@ def told(engine: Engine) -> list[tuple[str, Any]]:
     return [(row.kind, json.loads(row.detail).get("fraction")) for row in rows]
 
 
+def details(engine: Engine) -> list[dict[str, Any]]:
+    with transaction(engine) as connection:
+        rows = connection.execute(text("SELECT detail FROM incidents ORDER BY id"))
+        return [json.loads(row.detail) for row in rows]
+
+
 def test_each_threshold_is_told_once_and_the_overdraft_once(ledger: Engine) -> None:
     cache = cache_of(ledger, (0.5, 0.8, 0.95))
     first = 0
@@ -70,12 +76,14 @@ def test_each_threshold_is_told_once_and_the_overdraft_once(ledger: Engine) -> N
     ]  # fmt: skip
 
 
-def test_several_thresholds_passed_at_once_are_told_as_the_highest(ledger: Engine) -> None:
+def test_thresholds_passed_at_once_are_told_by_one_incident(ledger: Engine) -> None:
     cache = cache_of(ledger, (0.5, 0.8, 0.95))
     append(ledger, cache, 0, 661)
     assert told(ledger) == [("threshold", 0.5)]  # 661 / 827 is less than 0.8
     append(ledger, cache, 661, 166)
     assert told(ledger)[1:] == [("threshold", 0.95)]
+    assert [one["thresholds"] for one in details(ledger)] == [[0.5], [0.8, 0.95]]
+    assert [round(one["share"], 3) for one in details(ledger)] == [0.799, 1.0]
     append(ledger, cache, 827, 1)
     assert told(ledger)[2:] == [("overdraft", None)]
 
@@ -106,6 +114,9 @@ def test_refusals_are_told_sparingly_and_change_nothing(
     for _ in range(3):
         assert append(ledger, cache, 0, 10**6, mode="charge")["admissible"] > 0
     assert told(ledger) == [("refusal", None)]
+    (detail,) = details(ledger)
+    assert (detail["share"], detail["share_reserved"]) == (0, 0)
+    assert detail["share_requested"] == pytest.approx(10**6 / 827.3, rel=1e-3)
     assert append(ledger, cache, 0, 1, mode="charge")["sequence"] == 1
 
 

@@ -72,7 +72,7 @@ def test_an_admin_freezes_a_dataset_and_ends_that(officer: httpx.Client, api: ht
 def test_what_is_wrong_with_a_freeze_is_said(officer: httpx.Client, api: httpx.Client) -> None:
     given = fields(page(officer))
     for more, status, said in (
-        ({"frozen": "yes", "reason": ""}, 422, "at least 1 character"),
+        ({"frozen": "yes", "reason": ""}, 422, "must not be empty"),
         ({"reason": "why"}, 422, "contains no change"),
         (
             {"frozen": "yes", "reason": "why", "revision": "9"},
@@ -115,7 +115,7 @@ def test_an_admin_says_which_theorems_count(officer: httpx.Client, api: httpx.Cl
         ((), {}, 422, "needs at least one status"),
         (("published", "declared"), {}, 422, "contains no change"),
         (("declared",), {}, 422, "must list published, as the budget's filter is"),
-        (("published",), {"reason": " "}, 422, "at least 1 character"),
+        (("published",), {"reason": " "}, 422, "must not be empty"),
         (("published",), {"revision": "9"}, 409, "The settings changed meanwhile"),
     ],
 )

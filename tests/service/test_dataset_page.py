@@ -303,7 +303,7 @@ WRONG: Final = (
     ({"epsilon": "nan"}, "epsilon", "finite"),
     ({"epsilon": ""}, "epsilon", budget_form.NOT_A_NUMBER),
     ({"delta": "1e-7"}, "delta", "cannot change once answers were seen"),
-    ({"reason": ""}, "reason", "at least 1 character"),
+    ({"reason": ""}, "reason", "must not be empty"),
     ({"reason": "a\x07b"}, "reason", "printable"),
     ({"epsilon": "3"}, "form", "contains no change"),
     ({"revision": ""}, "form", "revision"),

@@ -8,9 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from service.cli import demo
+from tests.service.browsing import browser
+from tests.service.test_keys import bearer
 
 COMMAND = [sys.executable, "-m", "service.cli.main", "demo"]
 SECONDS = 120
@@ -104,3 +107,38 @@ def test_a_service_that_cannot_start_is_a_failure_with_its_log(
     finally:
         signal.signal(signal.SIGINT, before)
     assert "database" in capfd.readouterr().err
+
+
+def test_a_practice_ledger_has_what_an_officer_handles_until_it_is_ended(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "--incidents"],
+        env=environment | {"DPLEDGER_API_KEY": "dpl_" + "x" * 43},  # of another service
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        link = next((one for one in map(str.strip, process.stdout) if one.startswith("http")), "")
+        url, _, token = link.partition("/sign-in?token=")
+        assert url.startswith("http://127.0.0.1:"), process.communicate()
+        said = [process.stdout.readline() for _ in range(8)][-1]
+        assert said.startswith("Ctrl-C"), said
+        with httpx.Client(headers=bearer(token), base_url=url, trust_env=False) as api:
+            found = api.get("/v1/incidents").json()["incidents"][::-1]
+            kinds = [one["kind"] for one in found]
+            passed = [m for one in found for m in one["detail"].get("thresholds", ())]
+            held = api.get("/v1/datasets/practice/reservations").json()["reservations"]
+        with browser(url) as client:
+            assert client.get("/sign-in", params={"token": token}).status_code == 303
+            assert client.get("/runs/gone/finish").status_code == 200
+        assert kinds == ["sampling_contradicted", *["threshold"] * 3, "refusal", "overdraft"]
+        assert passed == [0.5, 0.8, 0.95]
+        assert [(one["run"], one["name"]) for one in held] == [("gone", "left-behind")]
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, fault = process.communicate(timeout=SECONDS)
+    assert (process.returncode, fault) == (0, "")
+    assert list(tmp_path.iterdir()) == []

@@ -50,8 +50,10 @@ def test_the_inbox_tells_what_each_means_and_what_to_do(happened: httpx.Client) 
     for kind in (Kind.REFUSAL, Kind.OVERDRAFT):
         assert glossary.ADVICE[kind].means in said
         assert glossary.ADVICE[kind].do in said
-    assert "the steps would add ε 1.25 · limit ε 0.5" in said
-    assert "limit of the dataset data · charged ε: no finite bound" in said
+    assert (
+        "limit of the dataset data · as an ε: charged no finite bound, reserved 0, "
+        "the steps would add 1.25, limit 0.5"
+    ) in said
     first, second = CARD.findall(text)
     assert [one["id"] for one in inbox(happened)] == [first, second]
     assert note(happened, first, "acknowledge", text="expected").status_code == 201
@@ -212,7 +214,8 @@ def test_details_are_words(kind: Kind) -> None:
         "dataset": "data", "run": "run", "scope": "run:run", "fraction": 0.8, "spent": 1.00001,
         "remaining": 1.99999, "reserved": None, "limit": 3.0, "delta": 1e-5, "steps": 1,
         "first_step": 1200, "frozen": "true", "would_fit": {"steps": 3}, "reason": "agreed",
-        "other_thing": 7, "nearest_item": None,
+        "other_thing": 7, "nearest_item": None, "thresholds": [0.5, 0.7, 0.8], "share": 0.80121,
+        "share_reserved": 0.0, "share_requested": None,
     }  # fmt: skip
     told = glossary.detail_of(
         IncidentAnswer(
@@ -220,10 +223,28 @@ def test_details_are_words(kind: Kind) -> None:
         )
     )
     assert told == [
-        "frozen", "limit of the run run", "80\u202f% of the capacity", "charged ε 1.001",
-        "reserved ε: no finite bound", "left ε 1.999", "limit ε 3", "at δ 1e-5", "1 step",
-        "from step 1,200", "reason: agreed", "other thing 7",
+        "frozen", "limit of the run run",
+        "passed 50\u202f%, 70\u202f% and 80\u202f% of the capacity",
+        "charged 80.2\u202f% of the capacity", "reserved 0\u202f%",
+        "the steps would add: no finite bound",
+        "as an ε: charged 1.001, reserved no finite bound, left 1.999, limit 3", "at δ 1e-5",
+        "1 step", "from step 1,200", "reason: agreed", "other thing 7",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        ({"fraction": 0.8}, ["passed 80\u202f% of the capacity"]),  # of an earlier version
+        ({"limit": 3.0, "delta": 1e-5}, ["limit ε 3", "at δ 1e-5"]),
+        ({"share": None}, ["charged of the capacity: no finite bound"]),
+    ],
+)
+def test_details_without_a_charge_stand_alone(detail: Json, told: list[str]) -> None:
+    given: Json = {"kind": Kind.THRESHOLD, "dataset": "data", "run": None, "sequence": 1}
+    assert (
+        glossary.detail_of(IncidentAnswer(id="x", occurred_at="", detail=detail, **given)) == told
+    )
 
 
 # ---- the audit log

@@ -14,7 +14,16 @@ from service.identity.keys import Role
 from tests.service.browsing import csrf_of, make_key, signed_in
 from tests.service.correlated import sound
 from tests.service.dumps import dump
-from tests.service.samples import BUDGET, GAUSSIAN, Json, append, dataset, event, run, setup
+from tests.service.samples import (
+    BUDGET,
+    GAUSSIAN,
+    Json,
+    append,
+    dataset,
+    event,
+    run,
+    setup,
+)
 from tests.service.test_keys import bearer
 from tests.service.test_listing import words
 
@@ -337,3 +346,11 @@ def test_steps_without_a_bound_are_not_called_reserved(desk: Desk) -> None:
     assert whole.count("no finite bound — ") >= 3  # at each delta, without a lower end
     assert note in statement
     assert "The limit is exceeded: nothing more is admitted." in statement
+
+
+def test_a_run_is_closed_without_a_word_about_its_end(desk: Desk) -> None:
+    shown = desk.browser.get("/runs/run/finish").text
+    assert '<option value="aborted" selected>' in shown
+    assert "Leave the first if you do not know" in shown
+    assert desk.send("/runs/run/finish", reason="Its machine is gone.").status_code == 303
+    assert desk.api.get("/v1/runs/run").json()["state"] == "aborted"

@@ -237,7 +237,7 @@ def test_pages_say_it_with_the_same_numbers(api: httpx.Client, engine: Engine) -
 def test_before_a_step_nothing_is_said_of_an_attacker(api: httpx.Client) -> None:
     setup(api, dataset_given={"budget": BUDGET, "privacy_unit": "patient"})
     text = text_of(api.get("/datasets/data/proved").text)
-    assert "No step has run yet: nothing about one patient is revealed." in text
+    assert "No step is recorded or reserved yet: nothing about one patient is revealed." in text
     assert "%" not in text
     text = text_of(api.get("/datasets/data/report").text)
     assert "nothing in the data is revealed by it" in text
@@ -245,7 +245,7 @@ def test_before_a_step_nothing_is_said_of_an_attacker(api: httpx.Client) -> None
     append(api, event(0, 1))
     text = text_of(api.get("/datasets/data/proved").text)
     assert "of the people in the data; who guesses without the result finds 1 %." in text
-    assert "No step has run" not in text
+    assert "No step is recorded" not in text
 
 
 def test_a_statement_leads_to_the_theorem_that_it_names(api: httpx.Client) -> None:

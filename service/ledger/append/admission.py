@@ -319,7 +319,8 @@ def require_budget(
             parts[0].event,
         )
         fits = admissible_steps(scopes, parts, move, change_of)
-        raise BudgetExhaustedError(details, fits, uses)
+        held, sums = failing[0]
+        raise BudgetExhaustedError(details, fits, uses, held.scope.shares_asked(sums))
 
 
 def _failing(scope: EnforcedBudget, after: Totals) -> dict[str, object]:

@@ -6,7 +6,7 @@ process that shares the database with others reads again only what others have c
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -337,18 +337,23 @@ def _compare(home: DatasetState, run: RunState, scope: EnforcedBudget) -> None:
     before, scope.told = scope.told, share
     passed = [mark for mark in home.thresholds if before < mark <= share]
     if share > 1 >= before:
-        _note(home, run, scope, Kind.OVERDRAFT, share)
+        _note(home, run, scope, Kind.OVERDRAFT)
     elif passed:
-        _note(home, run, scope, Kind.THRESHOLD, passed[-1])
+        _note(home, run, scope, Kind.THRESHOLD, passed)
 
 
 def _note(
-    home: DatasetState, run: RunState, scope: EnforcedBudget, kind: Kind, share: float
+    home: DatasetState,
+    run: RunState,
+    scope: EnforcedBudget,
+    kind: Kind,
+    passed: Sequence[float] = (),
 ) -> None:
     answer = scope.answer()
-    detail = {name: answer[name] for name in ("spent", "reserved", "remaining")}
-    if kind is Kind.THRESHOLD:
-        detail["fraction"] = share
+    told = ("spent", "reserved", "remaining", "share", "share_reserved")
+    detail = {name: answer[name] for name in told}
+    if passed:  # by the same steps; the highest one, and all
+        detail |= {"fraction": passed[-1], "thresholds": list(passed)}
     detail |= {"dataset": home.name, "run": run.name, "scope": scope.name, "limit": scope.epsilon}
     happened = Incident(
         dataset_id=home.id, run_id=run.id, kind=kind, sequence=home.head, detail=detail

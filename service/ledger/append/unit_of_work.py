@@ -323,6 +323,7 @@ class UnitOfWork:
         (first, *_) = refusal.failing_scopes
         if self.cache.sparing.lets((state.name, run.name, first["scope"], first["limit"])):
             detail: dict[str, Any] = {"dataset": state.name, "run": run.name, **first}
+            detail |= refusal.shares
             state.notes.incidents.append(
                 Incident(
                     dataset_id=state.id,

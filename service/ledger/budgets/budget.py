@@ -131,6 +131,21 @@ class EnforcedBudget:
             **self._envelope(sums, items=items),
         }
 
+    def shares_asked(self, after: Totals) -> dict[str, float | None]:
+        """The shares of capacity before steps that were refused, and what they would add. Upper.
+
+        Args:
+            after: the sums with those steps.
+        """
+        now = self.answer()
+        shares = {name: now[name] for name in ("share", "share_reserved")}
+        if self.planned is not None:  # what is beside a plan is held against another filter
+            return shares
+        held = self.accumulator.reading(self.accumulator.sums().held).share
+        added = self.accumulator.reading(after.held).share - held
+        finite = math.isfinite(added)  # what adds infinities is not a number
+        return shares | {"share_requested": rounded_up(added) if finite else None}
+
     def _envelope(self, sums: Totals, *, items: bool) -> dict[str, Any]:
         """What an envelope has left."""
         held_by = self.accumulator.filter

@@ -1,14 +1,38 @@
-"""The incident of a change request: it is raised with the request, and a decision handles it."""
+"""The incident of a change request: it is raised with the request, and a decision handles it.
+
+A request that expires undecided writes nothing: that it has expired follows from the clock, as its
+own state does. So its incident counts as acknowledged from that time on, wherever it is read.
+"""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, DateTime, Row, Select, bindparam, literal, not_, select
 
+from service.clock import now
 from service.ledger.incidents import DetailValue, Incident, Kind, record_incidents
 from service.ledger.log.notes import insert_note
 from service.schemas.event_codec import canonical
-from service.storage.tables import incidents
+from service.storage.tables import change_decisions, change_requests, incidents
+
+_PRESENT: Final = bindparam("present", callable_=lambda: now(), type_=DateTime(timezone=True))
+_DECIDED: Final = (
+    select(change_decisions.c.request_id)
+    .where(change_decisions.c.request_id == change_requests.c.id)
+    .exists()
+)
+# The request of an incident, if it expired undecided; its name is random, and quoted in JSON.
+EXPIRED_REQUEST: Final[Select[Any]] = (
+    select(change_requests.c.expires_at)
+    .where(
+        incidents.c.kind == Kind.CHANGE_REQUEST.value,
+        change_requests.c.dataset_id == incidents.c.dataset_id,
+        incidents.c.detail.like(literal('%"request":"') + change_requests.c.name + '"%'),
+        change_requests.c.expires_at <= _PRESENT,
+        not_(_DECIDED),
+    )
+    .correlate(incidents)
+)
 
 
 def raise_request_incident(

@@ -38,12 +38,14 @@ def list_keys(query: Pages, database: Database, _caller: Admin, request: Request
 def create_key(new: NewKey, database: Database, caller: Admin, request: Request) -> KeySecret:
     """Create a key; its secret is in this answer and never told again."""
     own = only_person(request, caller)
-    return run_in_write_transaction(
+    secret = run_in_write_transaction(
         database,
         lambda connection: key_administration.issue_key(
             connection, new, by=caller.name, own_person=own
         ),
     )
+    request.app.state.keys.changed()
+    return secret
 
 
 @router.post("/{key}:rotate")
@@ -52,18 +54,24 @@ def rotate_key(
 ) -> KeySecret:
     """Give a key a new secret; the old one works until the grace has passed."""
     own = only_person(request, caller)
-    return run_in_write_transaction(
+    secret = run_in_write_transaction(
         database,
         lambda connection: key_administration.renew_key(
             connection, key, asked, by=caller.name, own_person=own
         ),
     )
+    request.app.state.keys.changed()
+    return secret
 
 
 @router.post("/{key}:revoke")
-def revoke_key(key: KeyName, asked: KeyRevocation, database: Database, caller: Admin) -> KeyAnswer:
+def revoke_key(
+    key: KeyName, asked: KeyRevocation, database: Database, caller: Admin, request: Request
+) -> KeyAnswer:
     """End every secret of a key for a reason; the last admin key only if its name confirms it."""
-    return run_in_write_transaction(
+    ended = run_in_write_transaction(
         database,
         lambda connection: key_administration.withdraw_key(connection, key, asked, by=caller.name),
     )
+    request.app.state.keys.changed()
+    return ended

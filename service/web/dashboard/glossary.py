@@ -1,11 +1,12 @@
 """Say what terms mean and what to do about an incident, in a few words."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from service.formatting import NO_BOUND, down, many, percent_down, plain, up
+from service.formatting import NO_BOUND, down, many, percent_down, percent_up, plain, up
 from service.ledger.incidents import IncidentAnswer, Kind
 
 _BAD: Final = "bad"
@@ -179,12 +180,14 @@ ADVICE: Final[dict[str, Advice]] = {
     Kind.REFUSAL: Advice(
         _WARN,
         "Steps did not fit and were refused; nothing was spent.",
-        "Plan with fewer steps, more noise or a lower rate, or ask for a higher limit.",
+        "Plan with fewer steps, more noise or a lower rate, or ask for a higher limit. Shares of "
+        "the capacity add up over steps, as on the page of the dataset; epsilons do not.",
     ),
     Kind.THRESHOLD: Advice(
         _WARN,
-        "A share of the limit is used up.",
-        "See on the page of the dataset which runs spend most, and what would still fit.",
+        "What is charged passed a share of the capacity of a limit.",
+        "See on the page of the dataset which runs spend most, and what would still fit. Its "
+        "shares add up over steps; epsilons do not, so ε divided by the limit is another number.",
     ),
     Kind.SAMPLING_CONTRADICTED: Advice(
         _BAD,
@@ -258,7 +261,11 @@ def advice_of(incident: IncidentAnswer) -> Advice:
 _PHRASES: Final[dict[str, str]] = {
     "frozen": "frozen",
     "scope": "limit of the {}",
-    "fraction": "{} of the capacity",
+    "thresholds": "passed {} of the capacity",
+    "fraction": "passed {} of the capacity",  # the highest one; older incidents name no other
+    "share": "charged {} of the capacity",
+    "share_reserved": "reserved {}",
+    "share_requested": "the steps would add {}",
     "branch": "branch {}",
     "reservation": "reservation {}",
     "declared": "declared {}",
@@ -267,10 +274,7 @@ _PHRASES: Final[dict[str, str]] = {
     "world_size": "of {}",
     "other_rank": "the other is rank {}",
     "other_world_size": "of {}",
-    "spent": "charged ε {}",
-    "reserved": "reserved ε {}",
-    "requested": "the steps would add ε {}",
-    "remaining": "left ε {}",
+    "spent": "as an ε: {}",  # all of _EPSILONS in one phrase
     "limit": "limit ε {}",
     "certified": "certified ε {}",
     "restated": "now proved ε {}",
@@ -287,10 +291,21 @@ _PHRASES: Final[dict[str, str]] = {
     "revision": "settings revision {}",
     "reason": "reason: {}",
 }
+# The epsilons of a budget, which are told together.
+_EPSILONS: Final = {
+    "spent": "charged {}",
+    "reserved": "reserved {}",
+    "requested": "the steps would add {}",
+    "remaining": "left {}",
+    "limit": "limit {}",
+}
 _PLACES: Final = {name: place for place, name in enumerate(_PHRASES)}
 _LOWER: Final = frozenset({"remaining", "epsilon_at_least", "restated"})
 _EXACT: Final = frozenset({"delta", "limit", "order", "level", "p_value"})
-_INFINITE: Final = frozenset({"spent", "reserved", "requested", "restated", "certified"})
+_INFINITE: Final = frozenset(
+    {"spent", "reserved", "requested", "restated", "certified", "share", "share_requested"}
+)
+_SHARES: Final = frozenset({"share", "share_reserved", "share_requested"})
 _UNTOLD: Final = frozenset({"dataset", "run"})
 
 
@@ -300,12 +315,31 @@ def detail_of(incident: IncidentAnswer) -> list[str]:
     Upper bounds are rounded up and lower ones down. An epsilon that is null is infinite.
     """
     told = sorted(incident.detail.items(), key=lambda one: _PLACES.get(one[0], len(_PLACES)))
-    return [_phrase(name, value) for name, value in told if _says(incident, name, value)]
+    detail = incident.detail
+    said = [(name, value) for name, value in told if _says(incident, name, value)]
+    return [_epsilons(detail) if name == "spent" else _phrase(name, value) for name, value in said]
+
+
+def _epsilons(detail: Mapping[str, Any]) -> str:
+    """What a budget has spent, and the rest of it, as epsilons."""
+    told = {name: detail[name] for name in _EPSILONS if name in detail}
+    phrases = [
+        _EPSILONS[name].format("no finite bound" if value is None else _told_value(name, value))
+        for name, value in told.items()
+    ]
+    return _PHRASES["spent"].format(", ".join(phrases))
 
 
 def _says(incident: IncidentAnswer, name: str, value: Any) -> bool:
     """Whether a detail is worth a phrase."""
-    if name in _UNTOLD or isinstance(value, dict | list):
+    detail = incident.detail
+    if name in _UNTOLD or isinstance(value, dict):
+        return False
+    if isinstance(value, list):
+        return name == "thresholds"
+    if name == "fraction":
+        return "thresholds" not in detail
+    if name in _EPSILONS and name != "spent" and "spent" in detail:
         return False
     if name == "frozen":
         return bool(value == "true")
@@ -316,7 +350,7 @@ def _says(incident: IncidentAnswer, name: str, value: Any) -> bool:
 def _phrase(name: str, value: Any) -> str:
     phrase = _PHRASES.get(name, name.replace("_", " ") + " {}")
     if value is None:
-        return f"{phrase.format('').strip()}: {NO_BOUND}"
+        return f"{' '.join(phrase.format('').split())}: {NO_BOUND}"
     return phrase.format(_told_value(name, value))
 
 
@@ -325,8 +359,18 @@ def _told_value(name: str, value: Any) -> str:
         return str(value).replace(":", " ")
     if name == "steps" and isinstance(value, int):
         return many(value, "step")
+    if name == "thresholds":
+        return _list(list(map(percent_down, value)))
     if name == "fraction":
         return percent_down(value)
+    if name in _SHARES:  # rounded as on the page of the dataset
+        return percent_up(value)
     if isinstance(value, float):
         return plain(value) if name in _EXACT else down(value) if name in _LOWER else up(value)
     return f"{value:,}" if isinstance(value, int) else str(value).replace("_", " ")
+
+
+def _list(texts: Sequence[str]) -> str:
+    """Texts as a sentence lists them."""
+    *others, last = texts
+    return f"{', '.join(others)} and {last}" if others else last

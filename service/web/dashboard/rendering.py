@@ -3,6 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext, suppress
+from datetime import datetime, timedelta
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
@@ -17,8 +18,12 @@ from starlette.exceptions import HTTPException
 
 import accounting
 from service import formatting
+from service.clock import now
 from service.errors import LedgerError, UnauthorizedError, UnavailableError
 from service.identity.authentication import Caller, KeyRing, caller_of
+from service.identity.key_administration import admin_keys_end
+from service.identity.keys import Role
+from service.storage.engine import snapshot
 from service.web import problems
 from service.web.dashboard.assets import static_url
 from service.web.dashboard.request_changes import pending_requests
@@ -57,6 +62,7 @@ GUARDS: Final = {
     "X-Frame-Options": "DENY",
 }
 ERROR_PAGE: Final = "error.html"
+KEYS_END_SOON: Final = timedelta(days=30)
 _IS_PAGE: Final = "dpledger.page"  # of a connection's scope
 _KEPT: Final = ("allow", "retry-after", "x-request-id")  # headers of a refusal that a page keeps
 Handler = Callable[[Request, Any], Awaitable[Response]]
@@ -154,6 +160,7 @@ def render(
         "path": request.url.path,
         "address": service_address(request),
         "pending": _pending(request, name, viewer),
+        "admin_keys_end": _admin_keys_end(request, name, viewer),
     }
     text = templates().get_template(name).render(frame | context)
     return guarded(HTMLResponse(text, status_code))
@@ -164,6 +171,18 @@ def _pending(request: Request, name: str, viewer: Caller | None) -> int | None:
     if viewer is None or name == ERROR_PAGE:
         return None
     return pending_requests(request.app.state.engine, viewer)
+
+
+def _admin_keys_end(request: Request, name: str, viewer: Caller | None) -> datetime | None:
+    """When the last admin key expires, if that is soon and no identity provider admits admins."""
+    keys: KeyRing = request.app.state.keys
+    may_read = viewer is not None and viewer.may(Role.ADMIN) and name != ERROR_PAGE
+    if not may_read or keys.directory is not None:
+        return None
+    end = None
+    with suppress(LedgerError), snapshot(request.app.state.engine) as connection:
+        end = admin_keys_end(connection)
+    return end if end is not None and end - now() < KEYS_END_SOON else None
 
 
 def service_address(request: Request) -> str:

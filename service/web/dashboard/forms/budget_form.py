@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from accounting.guarantees import Status
 from service.errors import (
     AnotherPersonError,
+    BudgetExhaustedError,
     InvalidRequestError,
     LedgerError,
     PreconditionFailedError,
@@ -21,6 +22,7 @@ from service.schemas.responses import DatasetAnswer
 from service.web.dashboard.forms.shown_form import WHOLE_FORM, faults_by_field, message_of
 
 _FIELDS: Final = {
+    "body.budget": "epsilon",  # also what is wrong with its filter, which no field asks for
     "body.budget.epsilon": "epsilon",
     "body.budget.delta": "delta",
     "body.reason": "reason",
@@ -31,7 +33,8 @@ _NUMBERS: Final = ("epsilon", "delta")
 NOT_A_NUMBER: Final = "must be a number, such as 3 or 1e-5"
 _WHOLE: Final = "form"  # what is wrong with no single field
 FORM_ERRORS: Final = (
-    AnotherPersonError, InvalidRequestError, PreconditionFailedError, PreconditionRequiredError,
+    AnotherPersonError, BudgetExhaustedError, InvalidRequestError, PreconditionFailedError,
+    PreconditionRequiredError,
 )  # fmt: skip
 
 
@@ -189,4 +192,6 @@ def faults_of(error: LedgerError) -> dict[str, str]:
     """What is wrong, by field."""
     if isinstance(error, PreconditionFailedError):
         return {WHOLE_FORM: "The settings changed meanwhile. Check them, then send the form again."}
+    if isinstance(error, BudgetExhaustedError):
+        return {"epsilon": "is less than what the items of the envelope cost together"}
     return faults_by_field(error, _FIELDS)

@@ -146,7 +146,7 @@ def _training(
         form,
         unit="steps",
         length=float(form.steps),
-        dataset_size=given["dataset_size"],
+        dataset_size=max(1, given["dataset_size"]),  # a fault is told as that of the dataset
         neighboring_relation=given["neighboring_relation"],
         delta=form.delta if delta is None else delta,
         find=EPSILON,

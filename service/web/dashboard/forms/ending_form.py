@@ -1,17 +1,20 @@
 """The forms by which an admin closes a run, voids a reservation, or corrects steps."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from service.ledger.corrections import RecordedSpan
 from service.schemas.requests import Finish, NewCorrection, Void
 from service.web.dashboard.forms.shown_form import message_of
 
 ENDS: Final = (
-    ("aborted", "aborted: it did not come to its end"),
-    ("finished", "finished: it ran as planned"),
-    ("stopped_at_budget", "stopped at its budget"),
-    ("interrupted", "interrupted: its process ended, and it may go on"),
+    ("aborted", "it will not go on (aborted)"),
+    ("finished", "it ran as planned (finished)"),
+    ("stopped_at_budget", "it stopped at its budget"),
+    ("interrupted", "it may go on (interrupted)"),
 )
+USUAL_END: Final = "aborted"
 ENDING_FIELDS: Final = {"body.state": "state", "body.reason": "reason"}
 CORRECTION_FIELDS: Final = {
     "body.branch": "branch", "body.first_step": "first", "body.steps": "steps",
@@ -29,6 +32,9 @@ SAMPLINGS: Final = (
     ("full", "all records"),
     ("unknown", "not known"),
 )
+_MEMBERS: Final = {
+    "rate": "sampling_probability", "batch": "batch_size", "pass": "steps_per_pass",
+}  # fmt: skip
 _IN_ORDER: Final = ("shuffle", "shuffle_once", "cyclic")
 _NOT_A_NUMBER: Final = "must be a number, such as 1.1 or 1e-3"
 _NOT_WHOLE: Final = "must be a whole number"
@@ -40,7 +46,7 @@ def ending_of(sent: Mapping[str, str]) -> Finish:
     Raises:
         InvalidRequestError: it names each field that is not as it must be.
     """
-    return message_of(Finish, {"state": sent.get("state", ""), "reason": _reason(sent)})
+    return message_of(Finish, {"state": sent.get("state", USUAL_END), "reason": _reason(sent)})
 
 
 def void_of(sent: Mapping[str, str]) -> Void:
@@ -71,6 +77,39 @@ def correction_of(sent: Mapping[str, str]) -> NewCorrection:
         "reason": _reason(sent),
     }
     return message_of(NewCorrection, given, faults)
+
+
+def blank_correction(
+    branch: str, found: RecordedSpan | None, detected: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """The form as a page first shows it: the last steps of a branch as they were recorded.
+
+    Args:
+        branch: its name.
+        found: its last steps of one event, if there are any.
+        detected: how the code samples, if that contradicts what was declared.
+    """
+    blank = {"branch": branch}
+    sampling: Mapping[str, Any] = detected or {"kind": "poisson"}
+    if found is not None:
+        event = json.loads(found.content)
+        blank |= {"first": str(found.first_step), "steps": str(found.steps)}
+        if event["mechanism"]["kind"] == "gaussian":
+            blank["noise"] = repr(event["mechanism"]["noise_multiplier"])
+        sampling = detected or event["sampling"]
+    return blank | _sampling_fields(sampling)
+
+
+def _sampling_fields(sampling: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of a sampling; none where the form has no such sampling."""
+    kind = sampling["kind"]
+    if kind == "shuffle" and sampling.get("reshuffle") == "once":
+        kind = "shuffle_once"
+    if kind not in dict(SAMPLINGS):
+        return {}
+    given = {name: sampling.get(member) for name, member in _MEMBERS.items()}
+    typed = {name: repr(value) for name, value in given.items() if value is not None}
+    return {"sampling": kind} | typed
 
 
 def _sampling(sent: Mapping[str, str], faults: dict[str, str]) -> dict[str, Any]:

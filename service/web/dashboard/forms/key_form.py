@@ -7,10 +7,12 @@ from typing import Any, Final
 
 from service.clock import now, stamp
 from service.identity.key_administration import KeyRevocation, KeyRotation, NewKey
+from service.identity.keys import GRACE_SECONDS_MAX
 from service.web.dashboard.forms.shown_form import message_of
 
 DAYS_MAX: Final = 3650
-_NOT_WHOLE: Final = "must be a whole number"
+_GRACE_MAX: Final = GRACE_SECONDS_MAX // 60
+_NOT_MINUTES: Final = f"must be a whole number of minutes from 0 to {_GRACE_MAX}"
 _NOT_DAYS: Final = f"must be a whole number of days from 1 to {DAYS_MAX}, or empty"
 _NEW_DAYS: Final = "90"
 NEW_KEY_FIELDS: Final = {
@@ -23,6 +25,8 @@ KEY_FIELDS: Final = {
     "body.expires_at": "days",
 }  # fmt: skip
 BLANK_KEY: Final = {"scope": "trainer", "days": _NEW_DAYS}
+# No other scope can be the first one; if it expired, no key could make another.
+FIRST_ADMIN_KEY: Final = {"scope": "admin", "days": ""}
 ROTATED: Final = {"grace": "60"}  # minutes
 
 
@@ -59,8 +63,8 @@ def rotation_of(sent: Mapping[str, str]) -> KeyRotation:
     """
     faults: dict[str, str] = {}
     minutes = sent.get("grace", "").strip()
-    if not (minutes.isascii() and minutes.isdigit() and len(minutes) <= 9):
-        faults["body.grace_seconds"] = _NOT_WHOLE
+    if not (minutes.isascii() and minutes.isdigit() and int(minutes[:9]) <= _GRACE_MAX):
+        faults["body.grace_seconds"] = _NOT_MINUTES
         minutes = "0"
     given = {
         "grace_seconds": int(minutes) * 60,

@@ -1,5 +1,6 @@
 """A form as a page shows it: what was typed, and what is wrong beside each field."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -10,6 +11,25 @@ from service.errors import InvalidRequestError, LedgerError
 from service.schemas.field_errors import fault_list
 
 WHOLE_FORM: Final = "form"  # the field of a fault that is of no single field
+_WHOLE: Final = ("", "body", "query")  # locations that name no part of a message
+_RANGE: Final = re.compile(
+    r"must lie in (?P<opens>[\[(])(?P<low>[^,\s]+), (?P<high>[^,\s]+)(?P<closes>[\])])"
+)
+# What the schemas say for programs, and the same for a person.
+_WORDS: Final = tuple(
+    (re.compile(form), words)
+    for form, words in (
+        (r"^(String|List) should have at least 1 (character|item).*", "must not be empty"),
+        (r"^(String|List) should ", "must "),
+        (r"^Input should be ", "must be "),
+        (r"^Field required$", "is needed"),
+        (
+            re.escape("must match [a-z0-9][a-z0-9._-]{0,62}"),
+            "must have small letters, digits, . _ and - alone, begin with a letter or a digit, "
+            "and have at most 63 of them",
+        ),
+    )
+)
 MessageModel = TypeVar("MessageModel", bound=BaseModel)
 
 
@@ -54,11 +74,55 @@ def faults_by_field(error: LedgerError, places: Mapping[str, str]) -> dict[str, 
         return {WHOLE_FORM: error.detail}
     found: dict[str, str] = {}
     for one in listed:
-        name = places.get(one["location"])
-        message = str(one["message"])
-        told = message if name else f"{one['location']}: {message}"
-        found.setdefault(name or WHOLE_FORM, told)
+        name = _field_at(one["location"], places)
+        found.setdefault(name or WHOLE_FORM, _sentence(one, alone=name is not None))
     return found
+
+
+def fault_text(error: LedgerError) -> str:
+    """What is wrong, in words for a form of one field; no name of a place in a message."""
+    listed = error.extra.get("errors")
+    if not isinstance(listed, list):
+        return error.detail
+    return "; ".join(_sentence(one, alone=False) for one in listed)
+
+
+def _field_at(location: str, places: Mapping[str, str]) -> str | None:
+    """The field of a location, or of what the location is a part of."""
+    while location:
+        if location in places:
+            return places[location]
+        shorter = location.rpartition("[" if location.endswith("]") else ".")[0]
+        location = shorter
+    return None
+
+
+def _sentence(fault: Mapping[str, str], *, alone: bool) -> str:
+    """A fault in plain words; with the name of what is wrong, where no label stands beside it."""
+    message = plain_words(fault["message"])
+    name = re.sub(r"\[\d+\]", "", fault["location"]).rpartition(".")[2].replace("_", " ")
+    return message if alone or name in _WHOLE else f"{name}: {message}"
+
+
+def plain_words(message: str) -> str:
+    """What is allowed in a field, as a person says it."""
+    for form, words in _WORDS:
+        message = form.sub(words, message)
+    return _RANGE.sub(_range, message)
+
+
+def _range(found: re.Match[str]) -> str:
+    """An interval in words, such as "more than 0 and at most 1"."""
+    low, high = (_number(found[place]) for place in ("low", "high"))
+    if found["opens"] == "[" and found["closes"] == "]":
+        return f"must lie between {low} and {high}"
+    least = "at least" if found["opens"] == "[" else "more than"
+    most = "at most" if found["closes"] == "]" else "less than"
+    return f"must be {least} {low} and {most} {high}"
+
+
+def _number(text: str) -> str:
+    return re.sub(r"e([+-])0*", lambda sign: f"e{sign[1].strip('+')}", text)
 
 
 def message_of(

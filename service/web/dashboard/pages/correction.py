@@ -17,10 +17,13 @@ from service.errors import (
     OutOfSequenceError,
     TooExpensiveError,
 )
+from service.guarantees.noise_schedule import event_words
 from service.identity.authentication import Caller
 from service.ledger import lookups, views
-from service.ledger.corrections import Correct, list_corrections
+from service.ledger.corrections import Correct, latest_span, list_corrections
+from service.ledger.findings import contradicting_sampling
 from service.operations.correction_preview import CorrectionPreview, preview_correction
+from service.schemas.event_codec import event_of
 from service.storage.engine import snapshot
 from service.web.dashboard.forms import ending_form
 from service.web.dashboard.forms.shown_form import WHOLE_FORM, ShownForm
@@ -97,13 +100,12 @@ def _page(
         row = lookups.find_run(connection, name)
         run = views.run_answer(connection, row)
         done, _ = list_corrections(connection, row.id, after=0, size=CORRECTIONS_SHOWN)
-    latest = run.branches[-1]
-    blank = {
-        "branch": latest.name,
-        "first": str(latest.from_step),
-        "steps": str(latest.next_step - latest.from_step),
-        "sampling": "shuffle" if run.sampling_status == "contradicted" else "poisson",
-    }
+        latest = lookups.branches_of(connection, row)[-1]
+        span = latest_span(connection, latest)
+        detected = contradicting_sampling(connection, row.id)
+        size = lookups.dataset_of(connection, row).dataset_size
+    recorded = "" if span is None else event_words(event_of(span.content, size))
+    blank = ending_form.blank_correction(latest.name, span, detected)
     return render(
         request,
         "correction.html",
@@ -111,6 +113,8 @@ def _page(
         status_code=refusal_status(error),
         run=run,
         form=form or ShownForm(blank),
+        recorded=recorded,
+        detected=detected is not None,
         preview=preview,
         done=done,
         samplings=ending_form.SAMPLINGS,

@@ -36,6 +36,7 @@ from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard import glossary, lineage_chart, spending_chart
 from service.web.dashboard.forms import budget_form
 from service.web.dashboard.forms.budget_form import AcceptForm, AdmissionForm, LimitForm
+from service.web.dashboard.pages.incidents import incident_rights
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
 from service.web.dashboard.viewer import PageOwner, PageTrainer, PageViewer, PostedForm
@@ -52,8 +53,6 @@ RESERVATIONS: Final = 20
 SETTINGS: Final = 1000  # revisions that are read
 BATCH: Final = 256  # of a usual training
 _NOISES: Final = (("little", 0.8), ("usual", 1.1), ("much", 2.0))
-
-
 _Delta = Annotated[float, Query(gt=0, lt=1)]
 
 
@@ -287,6 +286,7 @@ def _found(
             for one in handled(connection, happened)
         ],
         "incidents_total": total,
+        **incident_rights(viewer),
         "reservations": held,
         "reservations_total": held_total,
         "frozen_above": lineage_chart.frozen_above(connection, row.id),

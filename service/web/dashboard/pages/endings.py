@@ -38,7 +38,7 @@ def refusal_status(error: LedgerError | None) -> HTTPStatus:
 @router.get("/runs/{run}/finish")
 def finish_form(run: RunName, request: Request, database: Database, viewer: PageOwner) -> Response:
     """The form that closes a run."""
-    return _run_page(run, request, database, viewer, ShownForm({"state": "aborted"}))
+    return _run_page(run, request, database, viewer, ShownForm({"state": ending_form.USUAL_END}))
 
 
 @router.post("/runs/{run}/finish")

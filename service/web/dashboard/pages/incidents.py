@@ -29,6 +29,7 @@ from service.schemas.requests import PERSON_LENGTH_MAX
 from service.storage.engine import snapshot
 from service.storage.tables import api_keys, incidents
 from service.web.dashboard import glossary, listing
+from service.web.dashboard.forms.shown_form import fault_text
 from service.web.dashboard.listing import Listed
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageTrainerOrApprover, PageViewer, PostedForm
@@ -87,11 +88,18 @@ def _found(database: Engine, viewer: Caller, asked: _Inbox) -> dict[str, Any]:
         "rows": [(one, glossary.advice_of(one), glossary.detail_of(one)) for one in told],
         "kinds": _KINDS,
         "keys": keys,
+        **incident_rights(viewer),
+        "back": asked.address(after=asked.after, before=asked.before).partition("?")[2],
+        "refused": ("", "", ""),  # an incident, what was said of it, and what is wrong with that
+    }
+
+
+def incident_rights(viewer: Caller) -> dict[str, bool]:
+    """What a viewer may do about incidents."""
+    return {
         "may_comment": viewer.may(Role.TRAINER, Role.APPROVER),
         "may_decide": viewer.may(Role.OWNER, Role.APPROVER),
         "may_assign": viewer.may(Role.ADMIN),
-        "back": asked.address(after=asked.after, before=asked.before).partition("?")[2],
-        "refused": ("", "", ""),  # an incident, what was said of it, and what is wrong with that
     }
 
 
@@ -127,7 +135,7 @@ def add_note(
         )
     except InvalidRequestError as error:
         found = _found(database, viewer, asked)
-        found["refused"] = (incident, form.get("text", ""), _fault(error))
+        found["refused"] = (incident, form.get("text", ""), fault_text(error))
         status = HTTPStatus.UNPROCESSABLE_ENTITY
         return render(request, "incidents.html", viewer=viewer, status_code=status, **found)
     where = asked.address(after=asked.after, before=asked.before)
@@ -158,11 +166,6 @@ def _note_of(form: Mapping[str, str]) -> NewIncidentNote:
         told = fault_list(list(error.errors()))
         faults = {f"body.{one['location']}": one["message"] for one in told}
         raise InvalidRequestError.of(faults) from None
-
-
-def _fault(error: InvalidRequestError) -> str:
-    listed: Any = error.extra.get("errors")
-    return "; ".join(str(one["message"]) for one in listed) if listed else error.detail
 
 
 @router.get("/incidents.csv")

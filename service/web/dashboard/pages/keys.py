@@ -85,7 +85,7 @@ def keys_page(
     """Keys, those that work first, and the form of a new one."""
     blank = key_form.BLANK_KEY
     if request.app.state.keys.start_token is not None:
-        blank = blank | {"scope": "admin"}  # no other key can be the first one
+        blank = blank | key_form.FIRST_ADMIN_KEY
     return _list(request, database, viewer, ShownForm(blank), asked=asked)
 
 
@@ -107,6 +107,7 @@ def create_key(
     except _REFUSALS as error:
         shown = ShownForm.refused(form, error, key_form.NEW_KEY_FIELDS)
         return _list(request, database, viewer, shown, status=_status(error))
+    request.app.state.keys.changed()  # the first key ends the start token, also on this page
     blank = ShownForm(key_form.BLANK_KEY)
     return _list(request, database, viewer, blank, secret=secret, first=first)
 
@@ -140,6 +141,7 @@ def rotate_key(
     except _REFUSALS as error:
         told = _Told(rotation=ShownForm.refused(form, error, key_form.KEY_FIELDS))
         return _one(key, request, database, viewer, told, status=_status(error))
+    request.app.state.keys.changed()
     return _one(key, request, database, viewer, _Told(secret=secret))
 
 
@@ -159,6 +161,7 @@ def revoke_key(
     except _REFUSALS as error:
         told = _Told(revocation=ShownForm.refused(form, error, key_form.KEY_FIELDS))
         return _one(key, request, database, viewer, told, status=_status(error))
+    request.app.state.keys.changed()
     return RedirectResponse(f"/keys/{key}", HTTPStatus.SEE_OTHER)
 
 
@@ -179,7 +182,6 @@ def _list(
     status: HTTPStatus = HTTPStatus.OK,
 ) -> Response:
     ring: KeyRing = request.app.state.keys
-    ended = {"start_token": None} if first else {}  # the page's frame still knows the token
     with snapshot(database) as connection:
         uses = ring.uses.latest(connection)
         part = part_of(connection, asked.rows(), api_keys, asked, _ORDERS | {"ended": _ended()})
@@ -196,7 +198,6 @@ def _list(
         form=form,
         secret=secret,
         first=first,
-        **ended,
     )
 
 

@@ -30,6 +30,7 @@ from service.schemas.field_errors import fault_list
 from service.schemas.requests import PERSON_LENGTH_MAX, NewCorrection
 from service.storage.engine import snapshot
 from service.storage.tables import change_requests, datasets
+from service.web.dashboard.forms.shown_form import fault_text
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.request_changes import changed_rows, listed_changes, request_title
 from service.web.dashboard.viewer import PageApprover, PageTrainer, PageViewer, PostedForm
@@ -224,7 +225,7 @@ def preview_effect(
     try:
         found["effect"] = preview_correction(database, correct)
     except (ConflictError, InvalidRequestError, TooExpensiveError) as refusal:
-        found["effect_fault"] = refusal.detail
+        found["effect_fault"] = fault_text(refusal)
     part = "request_effect.html" if "hx-request" in request.headers else "request.html"
     return render(request, part, viewer=viewer, **found)
 
@@ -246,7 +247,7 @@ def _decided(
     except _REFUSALS as refusal:
         with snapshot(database) as connection:
             found = _found(connection, name, viewer)
-        found |= {"fault": refusal.detail, "reason": reason}
+        found |= {"fault": fault_text(refusal), "reason": reason}
         return render(request, "request.html", viewer=viewer, status_code=_status(refusal), **found)
     return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
 

@@ -7,7 +7,6 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from service.errors import (
-    BudgetExhaustedError,
     InvalidRequestError,
     LedgerError,
     TooExpensiveError,
@@ -28,6 +27,7 @@ from service.web.dashboard.forms.planner_form import (
 )
 from service.web.dashboard.forms.planner_noise import TRIALS
 from service.web.dashboard.forms.planner_schemes import SCHEMES
+from service.web.dashboard.forms.shown_form import fault_text
 from service.web.dashboard.glossary import RELATIONS
 from service.web.dashboard.pages.planning import planner_answers, planner_budget
 from service.web.dashboard.rendering import PageRoute, render
@@ -38,9 +38,7 @@ from service.web.parameters import Database
 from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-_FAULTS: Final = (
-    *FORM_ERRORS, BudgetExhaustedError, TooExpensiveError, UnsupportedEventError
-)  # fmt: skip
+_FAULTS: Final = (*FORM_ERRORS, TooExpensiveError, UnsupportedEventError)
 
 
 def _form(request: Request) -> PlannerForm:
@@ -170,7 +168,7 @@ def _page(
         form=form,
         faults=faults,
         status_code=HTTPStatus.OK if budget_fault is None else HTTPStatus.CONFLICT,
-        budget_fault=None if budget_fault is None else budget_fault.detail,
+        budget_fault=None if budget_fault is None else fault_text(budget_fault),
         may_set_budget=viewer.may(Role.OWNER),
         texts=form.texts() | {name: request.query_params.get(name, "") for name in form.faults},
         names=names,
