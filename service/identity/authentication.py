@@ -186,7 +186,11 @@ class KeyRing:
     @property
     def stale(self) -> bool:
         """Whether what is known is too old to answer from."""
-        return time.monotonic() - self._read_at >= KEY_REFRESH_SECONDS
+        return self.stale_at(time.monotonic())
+
+    def stale_at(self, moment: float) -> bool:
+        """Whether what is known was too old to answer from at a moment of the monotonic clock."""
+        return moment - self._read_at >= KEY_REFRESH_SECONDS
 
     def refresh(self) -> None:
         """Read the keys if what is known is too old."""
@@ -307,8 +311,10 @@ async def fresh_keys(request: Request) -> KeyRing:
         UnavailableError: the keys cannot be read, or an identity provider's.
     """
     ring: KeyRing = request.app.state.keys
-    if ring.stale:  # only then is a thread worth its price
-        await ring.looks.take()
+    asked = time.monotonic()
+    for _ in range(2):  # the first may join a reading that began too long before the request
+        if ring.stale_at(asked):  # only then is a thread worth its price
+            await ring.looks.take()
     if ring.directory is not None and "authorization" in request.headers:
         await ring.directory.admit(request.headers["authorization"])
     return ring
