@@ -17,12 +17,12 @@ from sqlalchemy import Engine, text
 from typer.testing import CliRunner, Result
 
 import accounting
-from benchmarks.servers import START_TOKEN
+from benchmarks.servers import START_TOKEN, free_port
 from service.cli.main import app
 from service.identity.keys import digest_of
 from service.settings import Settings
 from service.storage.engine import connect, transaction
-from tests.conftest import AS_ADMIN, free_port
+from tests.conftest import AS_ADMIN
 from tests.service.dumps import dump
 from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
 from tests.service.sockets import request

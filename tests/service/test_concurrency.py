@@ -14,12 +14,13 @@ import pytest
 from sqlalchemy import Engine, select
 
 from accounting.event_counts import EventCounts
+from benchmarks.servers import free_port
 from service.guarantees.event_counts import dataset_counts, run_counts
 from service.guarantees.recorded_facts import refold_run
 from service.ledger.lookups import find_dataset, find_run
 from service.storage.engine import snapshot
 from service.storage.tables import entries
-from tests.conftest import AS_ADMIN, free_port
+from tests.conftest import AS_ADMIN
 from tests.service.samples import BUDGET, append, event, run, setup
 
 CLIENTS = 8

@@ -17,8 +17,9 @@ import pytest
 from sqlalchemy import Engine
 from typer.testing import CliRunner
 
+from benchmarks.servers import free_port
 from service.cli.main import app
-from tests.conftest import AS_ADMIN, free_port
+from tests.conftest import AS_ADMIN
 from tests.service.dumps import dump
 from tests.service.samples import append, dataset, event, run
 

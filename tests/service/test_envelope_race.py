@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 from sqlalchemy import Engine
 
-from tests.conftest import AS_ADMIN, free_port
+from benchmarks.servers import free_port
+from tests.conftest import AS_ADMIN
 from tests.service.samples import FULL, run
 from tests.service.test_concurrency import check_ledger, process, start
 from tests.service.test_envelopes import RATE, charge, create, envelope, item, state

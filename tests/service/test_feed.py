@@ -16,12 +16,13 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from benchmarks.servers import free_port
 from service.errors import UnavailableError
 from service.identity.keys import Role, create_key
 from service.operations import event_feed, feed_messages
 from service.operations.event_feed import Feed
 from service.storage.engine import transaction
-from tests.conftest import AS_ADMIN, clear, free_port
+from tests.conftest import AS_ADMIN, clear
 from tests.service.samples import setup
 from tests.service.sockets import request
 from tests.service.sse import DATA, RUN, ids, own, record, take, until, watching

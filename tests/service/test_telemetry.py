@@ -18,14 +18,14 @@ import pytest
 from opentelemetry.instrumentation.sqlalchemy import SQLAlchemyInstrumentor
 from sqlalchemy import Engine
 
-from benchmarks.servers import START_TOKEN
+from benchmarks.servers import START_TOKEN, free_port
 from service.errors import StartupError
 from service.identity.authentication import KEY_REFRESH_SECONDS
 from service.identity.keys import Role, create_key
 from service.storage.engine import transaction
 from service.web.open_telemetry import STOP_SECONDS, OpenTelemetry
 from service.web.tracing import signals_of
-from tests.conftest import AS_ADMIN, free_port
+from tests.conftest import AS_ADMIN
 from tests.service.collector import Collector, attributes, collecting
 from tests.service.samples import BUDGET, Json, dataset, event, run, setup
 

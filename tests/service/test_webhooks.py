@@ -17,6 +17,7 @@ import httpx
 import pytest
 from sqlalchemy import Connection, Engine, Row, select
 
+from benchmarks.servers import free_port
 from service.clock import now
 from service.errors import UnavailableError
 from service.operations import webhook_queue, webhooks
@@ -26,7 +27,7 @@ from service.settings import Settings
 from service.storage.engine import transaction
 from service.storage.tables import deliveries as rows
 from service.storage.tables import incidents
-from tests.conftest import AS_ADMIN, free_port, running
+from tests.conftest import AS_ADMIN, running
 from tests.service.receiver import PHRASE, happened, receiving, secret_in, sending
 from tests.service.samples import append, event, setup
 from tests.service.sse import until

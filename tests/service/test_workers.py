@@ -14,8 +14,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.servers import free_port
 from service.cli.main import app
-from tests.conftest import AS_ADMIN, clear, free_port
+from tests.conftest import AS_ADMIN, clear
 from tests.service.samples import append, dataset, event, run
 from tests.service.sse import until
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from tests.conftest import free_port
+from benchmarks.servers import free_port
 from tests.service.single_sign_on.identity_provider import CLIENT, SECRET, SUBJECT
 
 ROOT = Path(__file__).parents[3]
