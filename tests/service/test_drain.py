@@ -23,7 +23,7 @@ from tests.conftest import AS_ADMIN
 from tests.service.dumps import dump
 from tests.service.samples import append, dataset, event, run
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 LONG = 300.0  # to drain; a test that waited for it would fail
 TRAINERS = 4
 

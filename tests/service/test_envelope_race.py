@@ -20,7 +20,7 @@ __all__ = ["process"]  # a fixture
 TRAINERS = 64
 ALLOWED = 300  # steps of each item
 KINDS = [(2.0, RATE), (40.0, FULL)]
-GIVEN_UP = 60.0  # seconds without an answer
+GIVEN_UP = 300.0  # seconds without an answer
 
 
 def train(addresses: list[str], trainer: int) -> int:

@@ -51,14 +51,14 @@ def serving(
     )
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=AS_ADMIN, timeout=30) as api:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while not _ready(api):
                 assert process.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             yield api
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         lines = [json.loads(line) for line in errors.splitlines()]
         wrong = [line for line in lines if line["level"] in ("error", "critical")]
@@ -293,7 +293,7 @@ def test_a_service_that_cannot_send_what_is_asked_for_does_not_start(file_url: s
             env=os.environ | told | environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert result.returncode == 2, result.stderr
@@ -315,7 +315,7 @@ def test_without_an_endpoint_no_part_of_the_extra_is_loaded(database_url: str) -
         env=os.environ | {"DPLEDGER_DATABASE_URL": database_url},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     assert result.stdout == "[]\n"
