@@ -65,12 +65,12 @@ class Service:
         """What `dpledger verify` says: it has the file, the public key, and no service."""
         shown = subprocess.run(
             [COMMAND, "signing-key", "show", "--database", f"sqlite:///{self.database}"],
-            capture_output=True, text=True, check=True, timeout=60,
+            capture_output=True, text=True, check=True, timeout=240,
         )  # fmt: skip
         words = [COMMAND, "verify", str(certificate), "--public-key", shown.stdout.split("\t")[0]]
         given = {name: text for name, text in os.environ.items() if "DPLEDGER" not in name}
         return subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=60, env=given
+            words, capture_output=True, text=True, check=False, timeout=240, env=given
         )
 
     def kill(self) -> None:

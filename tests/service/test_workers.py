@@ -68,7 +68,7 @@ def service(backend_urls: dict[str, str]) -> Iterator[Service]:
     clear(backend_urls["postgres"])
     service = Service(backend_urls["postgres"])
     try:
-        until(service.answers, seconds=120)
+        until(lambda: service.answers() and len(service.workers()) == COUNT, seconds=120)
         yield service
     finally:
         service.end()

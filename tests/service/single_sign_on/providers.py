@@ -85,7 +85,7 @@ def identity_provider() -> Iterator[IdentityProvider]:
     )
     provider = IdentityProvider(f"http://127.0.0.1:{port}")
     try:
-        for _ in range(300):
+        for _ in range(1200):
             try:
                 provider.tell()
                 break
