@@ -171,7 +171,7 @@ class KeyRing:
         self._viewer_rate = viewer_requests_per_second
         self._body_bytes_max = body_bytes_max
         self._lock = threading.Lock()
-        self._read_at = -1e9
+        self.read_at = -1e9
         self._held: dict[str, _Held] = {}
         self._buckets: dict[str, Bucket] = {}
         self._start_token = start_token
@@ -186,11 +186,7 @@ class KeyRing:
     @property
     def stale(self) -> bool:
         """Whether what is known is too old to answer from."""
-        return self.stale_at(time.monotonic())
-
-    def stale_at(self, moment: float) -> bool:
-        """Whether what is known was too old to answer from at a moment of the monotonic clock."""
-        return moment - self._read_at >= KEY_REFRESH_SECONDS
+        return time.monotonic() - self.read_at >= KEY_REFRESH_SECONDS
 
     def refresh(self) -> None:
         """Read the keys if what is known is too old."""
@@ -212,7 +208,7 @@ class KeyRing:
                 admin = Caller(START_TOKEN, Role.ADMIN)
                 held = _Held(self._start_digest, math.inf, admin)
                 self._held[self._start_digest[:_TAG]] = held
-            self._read_at = started
+            self.read_at = started
 
     def _caller_of(self, row: Row[Any]) -> Caller:
         terms = terms_of(row)
@@ -312,9 +308,7 @@ async def fresh_keys(request: Request) -> KeyRing:
     """
     ring: KeyRing = request.app.state.keys
     asked = time.monotonic()
-    for _ in range(2):  # the first may join a reading that began too long before the request
-        if ring.stale_at(asked):  # only then is a thread worth its price
-            await ring.looks.take()
+    await ring.looks.take_unless(lambda: asked - ring.read_at < KEY_REFRESH_SECONDS)
     if ring.directory is not None and "authorization" in request.headers:
         await ring.directory.admit(request.headers["authorization"])
     return ring
