@@ -76,9 +76,9 @@ class Report:
 
 
 def train(run: Run, until: Callable[[], bool], outage: Outage, latencies: list[float]) -> int:
-    """Take steps until something has come; how many."""
+    """Take a step, and others until something has come; how many."""
     first = run.next_step
-    while not until():
+    while run.next_step == first or not until():
         start = time.perf_counter()
         run.step()
         latencies.append(time.perf_counter() - start)

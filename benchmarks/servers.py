@@ -4,6 +4,7 @@ import http.client
 import importlib
 import json
 import os
+import random
 import secrets
 import signal
 import socket
@@ -28,6 +29,7 @@ READY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
 TEST_DATABASE: Final = "dpledger_test"
 ADDRESS: Final = "DPLEDGER_TEST_POSTGRES"
+UNASKED_PORTS: Final = (20000, 32768)
 DATASET_SIZE: Final = 60000
 # So much that it never binds: the check is made and passed at every step.
 LARGE_BUDGET: Final = {"epsilon": 1e6, "delta": 1e-5, "orders": [8.0]}
@@ -41,10 +43,17 @@ class ServerError(Exception):
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port that nobody listens on.
+
+    It is below those that Linux gives to sockets that name none: until the caller listens, no
+    connection and no other server takes it by chance.
+    """
+    chosen = random.SystemRandom()
+    while True:
+        port = chosen.randrange(*UNASKED_PORTS)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def ask(

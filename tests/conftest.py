@@ -20,6 +20,7 @@ import httpx
 import psycopg
 import pytest
 import uvicorn
+from hypothesis import HealthCheck
 from hypothesis import settings as trials
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
@@ -33,7 +34,9 @@ from service.web.server import Server, connection_limits
 from tests.lanes import is_repeated, lane_of
 
 # A shared machine stands still now and then: no test is about how long something takes.
-trials.register_profile("unhurried", trials(), deadline=None)
+trials.register_profile(
+    "unhurried", trials(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 trials.load_profile("unhurried")
 
 # What is sent by default: the start token acts as an admin's key until the first key is created.
@@ -80,6 +83,18 @@ def certificates_read_once() -> Iterator[None]:
         yield
 
 
+ANSWER_SECONDS = 60.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def answers_are_waited_for() -> Iterator[None]:
+    """HTTPX waits 5 s for an answer by default, for which a shared machine may stand still."""
+    with pytest.MonkeyPatch.context() as patch:
+        for part in ("connect", "read", "write", "pool"):
+            patch.setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, part, ANSWER_SECONDS)
+        yield
+
+
 STOP_SECONDS = 0.01
 
 
@@ -94,13 +109,6 @@ def servers_stop_at_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("uvicorn.server.asyncio", often)
         yield
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def refuse_other_databases(url: str) -> None:
@@ -172,7 +180,7 @@ def backend_urls(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 CLEARED = [one.name for one in reversed(metadata.sorted_tables) if one is not installation]
 FORGET = "UPDATE installation SET log_size = 0, suspended = NULL, suspended_at = NULL"
-LOCK_SECONDS = 10
+LOCK_SECONDS = 60
 CLEAR_POSTGRES = ";".join(
     [
         "BEGIN",
@@ -291,7 +299,7 @@ def address(request: pytest.FixtureRequest, database_url: str, addresses: dict[s
 @pytest.fixture
 def api(address: str) -> Iterator[httpx.Client]:
     """Plain HTTP to the service."""
-    with httpx.Client(base_url=address, timeout=30, headers=AS_ADMIN) as client:
+    with httpx.Client(base_url=address, headers=AS_ADMIN) as client:
         yield client
 
 

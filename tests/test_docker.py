@@ -160,7 +160,7 @@ def test_a_password_file_that_is_missing_stops_the_start_in_one_line(tmp_path: P
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 2
@@ -173,7 +173,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names of the files in a wheel built from this tree."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=240)
     with zipfile.ZipFile(next(folder.glob("dpledger-*.whl"))) as archive:
         return set(archive.namelist())
 

@@ -41,7 +41,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with the wheel in it, and what the wheel requires."""
     folder = tmp_path_factory.mktemp("machine")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=240)
     venv.create(folder / "venv", symlinks=True)
     (packages,) = (folder / "venv").glob("lib/python*/site-packages")
     with zipfile.ZipFile(next(folder.glob("dpledger-*.whl"))) as wheel:
@@ -56,7 +56,7 @@ def run(machine: Path, folder: Path, *words: str) -> "subprocess.CompletedProces
     command = [str(machine), *words]
     environment = {"OPENBLAS_NUM_THREADS": "1", "HOME": str(folder)}
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120,
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240,
         check=False,
     )  # fmt: skip
 

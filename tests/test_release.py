@@ -54,7 +54,7 @@ def test_both_packages_have_one_version_and_one_licence() -> None:
 def test_a_source_archive_builds_the_same_wheel_as_the_tree(package: Path, tmp_path: Path) -> None:
     def built(kind: str, folder: Path, out: Path) -> Path:
         command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=240)
         (found,) = out.iterdir()
         return found
 

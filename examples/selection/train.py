@@ -29,7 +29,7 @@ STEPS: Final = 100  # of a trial
 QUICK_STEPS: Final = 10
 TRIALS: Final = negative_binomial_trials(shape=1.0, mean=30)
 REPORT_SECONDS: Final = 30.0  # from the start; several times what a thousand trials take
-QUICK_REPORT_SECONDS: Final = 10.0
+QUICK_REPORT_SECONDS: Final = 20.0
 SCORING: Final = slice(RECORDS, RECORDS + 57)
 MEASURING: Final = slice(RECORDS + 57, None)
 # Candidates are drawn from these distributions, which are fixed before the first trial.

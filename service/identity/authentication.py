@@ -144,7 +144,7 @@ class KeyRing:
         self._viewer_rate = viewer_requests_per_second
         self._body_bytes_max = body_bytes_max
         self._lock = threading.Lock()
-        self._read_at = _NEVER
+        self.read_at = _NEVER
         self._held: dict[str, _Held] = {}
         self._buckets: dict[str, Bucket] = {}
         self._start_token = start_token
@@ -159,7 +159,7 @@ class KeyRing:
     @property
     def stale(self) -> bool:
         """Whether what is known is too old to answer from."""
-        return time.monotonic() - self._read_at >= KEY_REFRESH_SECONDS
+        return time.monotonic() - self.read_at >= KEY_REFRESH_SECONDS
 
     def refresh(self) -> None:
         """Read the keys if what is known is too old."""
@@ -181,13 +181,13 @@ class KeyRing:
                 admin = Caller(START_TOKEN, Role.ADMIN)
                 held = _Held(self._start_digest, math.inf, admin)
                 self._held[self._start_digest[:_TAG]] = held
-            self._read_at = started
+            self.read_at = started
 
     def changed(self) -> None:
         """Note that this process changed a key: its next request reads them anew."""
         with self._lock:  # not while an older state is being read
             self._any_key = True
-            self._read_at = _NEVER
+            self.read_at = _NEVER
 
     def _caller_of(self, row: Row[Any]) -> Caller:
         terms = terms_of(row)
@@ -286,8 +286,8 @@ async def fresh_keys(request: Request) -> KeyRing:
         UnavailableError: the keys cannot be read, or an identity provider's.
     """
     ring: KeyRing = request.app.state.keys
-    if ring.stale:  # only then is a thread worth its price
-        await ring.looks.take()
+    asked = time.monotonic()
+    await ring.looks.take_unless(lambda: asked - ring.read_at < KEY_REFRESH_SECONDS)
     if ring.directory is not None and "authorization" in request.headers:
         await ring.directory.admit(request.headers["authorization"])
     return ring

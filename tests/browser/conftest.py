@@ -31,7 +31,7 @@ from tests.conftest import AS_ADMIN, running
 from tests.service.browsing import signed_in
 from tests.service.office import APPROVALS, make_keys, working
 
-expect.set_options(timeout=20_000)  # a shared machine stands still now and then
+expect.set_options(timeout=60_000)  # a shared machine stands still now and then
 FILLED = "DPLEDGER_TEST_LEDGER"
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",

@@ -31,7 +31,7 @@ def sign_in(page: Page, address: str, path: str = "/", scope: str = "admin") -> 
 def shown(page: Page) -> float:
     """The epsilon that the head of a run's page says, once it is there."""
     headline = page.locator("#guarantee .headline").first
-    expect(headline).to_have_text(EPSILON, timeout=15_000)
+    expect(headline).to_have_text(EPSILON, timeout=60_000)
     found = EPSILON.search(headline.inner_text())
     assert found
     return float(found.group())
@@ -51,7 +51,7 @@ def test_a_run_that_trains_is_seen_to_rise(guarded: str, page: Page) -> None:
     before = shown(page)
     with api_of(guarded, "trainer") as api:
         assert append(api, event(500, 400), run="steady").is_success
-    expect(page.locator("#run-steps")).to_have_text("900", timeout=15_000)
+    expect(page.locator("#run-steps")).to_have_text("900", timeout=60_000)
     page.wait_for_function(
         "before => parseFloat(document.querySelector('#guarantee .headline')"
         ".innerText.match(/\\d+\\.\\d+/)[0]) > before",

@@ -10,7 +10,7 @@ from tests.browser.looking import NARROW
 from tests.service.samples import FULL, append, event
 
 POISSON = {"kind": "poisson", "sampling_probability": 0.004}
-REVOKED_SECONDS = 3
+REVOKED_SECONDS = 60
 
 
 def told_reason(page: Page, reason: str, button: str) -> None:

@@ -181,7 +181,7 @@ def typed(*given: str | Path, **environment: str) -> subprocess.CompletedProcess
     """The command as it is installed, in a shell of its own."""
     return subprocess.run(
         [COMMAND, *given], env={**os.environ, **environment}, capture_output=True, text=True,
-        check=False, timeout=60,
+        check=False, timeout=240,
     )  # fmt: skip
 
 
@@ -203,6 +203,6 @@ def test_the_installed_command_shows_and_fails_as_it_says(client: Client) -> Non
 
 def test_the_module_is_the_command(spool: Path) -> None:
     command: list[Any] = [sys.executable, "-m", "dpledger_client.cli", "show", spool / "none"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 1
     assert "No such file" in done.stderr

@@ -2,8 +2,7 @@
 
 import io
 import sys
-import time
-from threading import Thread
+from threading import Event, Thread
 
 import httpx
 import pytest
@@ -13,12 +12,18 @@ SECONDS = 0.02
 
 
 class Terminal(io.StringIO):
+    """Standard error; `told` is set once something is said."""
+
     def __init__(self, *, terminal: bool) -> None:
         super().__init__()
         self.terminal = terminal
+        self.told = Event()
 
     def isatty(self) -> bool:
         return self.terminal
+
+    def flush(self) -> None:
+        self.told.set()
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +33,10 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(monkeypatch: pytest.MonkeyPatch, terminal: bool, takes: float, aside: bool = False) -> str:
+    """What is said while an answer takes so long, or until something is said."""
+
     def answer(request: httpx.Request) -> httpx.Response:
-        time.sleep(takes)
+        stream.told.wait(takes)
         return httpx.Response(200, json={"epsilon": 1.0})
 
     stream = Terminal(terminal=terminal)
@@ -47,7 +54,7 @@ def said(monkeypatch: pytest.MonkeyPatch, terminal: bool, takes: float, aside: b
 def test_a_terminal_sees_what_is_waited_for_and_the_line_is_cleared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shown = said(monkeypatch, terminal=True, takes=10 * SECONDS)
+    shown = said(monkeypatch, terminal=True, takes=60.0)
     assert "waits for http://ledger.example (GET /v1/runs/run/guarantee), 0 s" in shown
     assert shown.endswith("\r\x1b[K")
 

@@ -197,7 +197,7 @@ def test_a_sweep_that_is_killed_was_charged_once_and_is_not_taken_up(
         for count, name in enumerate(("first", "again"), start=1):
             died = subprocess.run(
                 [sys.executable, "-c", SCRIPT, site.url, str(place), name],
-                cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+                cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
             )  # fmt: skip
             assert died.returncode == -signal.SIGKILL, died.stderr
             assert [event["steps"] for event in client.ledger(name)["events"]] == [1]

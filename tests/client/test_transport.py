@@ -7,6 +7,7 @@ import httpx
 import pytest
 from dpledger_client import Client
 
+from benchmarks.servers import free_port
 from tests.client.fake_service import (
     FakeService,
     answering,
@@ -15,7 +16,6 @@ from tests.client.fake_service import (
     problem,
     unreachable,
 )
-from tests.conftest import free_port
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])

@@ -14,11 +14,11 @@ import pytest
 from dpledger_client import Client
 from scipy.special import ndtr
 
+from benchmarks.servers import free_port
 from examples.secure_sum import protocol, train, trainer
 from examples.secure_sum.protocol import ProtocolError
 from examples.secure_sum.ring import Words
 from examples.secure_sum.trainer import MAX_GRAD_NORM, UNITS, Plan
-from tests.conftest import free_port
 
 ROOT = Path(__file__).parents[2]
 SMALL = Plan(trainers=3, records=40, features=5, steps=6)

@@ -1,12 +1,14 @@
 """A real service beside the real frameworks: each in an environment of its own."""
 
 import os
+import random
 import secrets
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ START_SECONDS = 60.0
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """One that Linux gives to no socket that names none, so that a restart finds it free."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32768)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 class Service:
@@ -45,7 +49,7 @@ class Service:
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
             try:
-                if httpx.get(f"{self.url}/readyz").is_success:
+                if httpx.get(f"{self.url}/readyz", timeout=START_SECONDS).is_success:
                     return
             except httpx.TransportError:
                 pass
@@ -61,12 +65,12 @@ class Service:
         """What `dpledger verify` says: it has the file, the public key, and no service."""
         shown = subprocess.run(
             [COMMAND, "signing-key", "show", "--database", f"sqlite:///{self.database}"],
-            capture_output=True, text=True, check=True, timeout=60,
+            capture_output=True, text=True, check=True, timeout=240,
         )  # fmt: skip
         words = [COMMAND, "verify", str(certificate), "--public-key", shown.stdout.split("\t")[0]]
         given = {name: text for name, text in os.environ.items() if "DPLEDGER" not in name}
         return subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=60, env=given
+            words, capture_output=True, text=True, check=False, timeout=240, env=given
         )
 
     def kill(self) -> None:

@@ -14,5 +14,5 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("wheels")
     for package in release.PACKAGES:
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-        subprocess.run(command, cwd=package, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, cwd=package, check=True, capture_output=True, timeout=240)
     return sorted(folder.iterdir())

@@ -12,6 +12,7 @@ import httpx
 import uvicorn
 from sqlalchemy import Engine, select
 
+from benchmarks.servers import free_port
 from service.app import create_app
 from service.settings import Settings
 from service.storage import migrations
@@ -21,7 +22,7 @@ from service.transparency.certificates.envelope import sealed
 from service.transparency.certificates.issue import CertificateInputs, issue
 from service.transparency.signing import Signer
 from service.web.server import Server
-from tests.conftest import AS_ADMIN, free_port
+from tests.conftest import AS_ADMIN
 from tests.service.samples import (
     AUDIT,
     BALLS,

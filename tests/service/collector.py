@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 
 
 def attributes(given: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import httpx
 from benchmarks.servers import START_TOKEN
 from tests.service.samples import event
 
-PATIENCE = 10.0  # seconds until a connection that should be closed is called open
+PATIENCE = 60.0  # seconds until a connection that should be closed is called open
 
 
 @dataclass(frozen=True)

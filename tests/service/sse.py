@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import uvicorn
 
+from benchmarks.servers import free_port
 from service.app import create_app
 from service.operations.event_feed import Feed
 from service.settings import Settings
 from service.web.server import Server
-from tests.conftest import AS_ADMIN, free_port
+from tests.conftest import AS_ADMIN
 from tests.service.samples import append, event
 
 DATA = "/v1/datasets/data/stream"
@@ -87,14 +88,14 @@ def own(url: str, **given: Any) -> Iterator[tuple[httpx.Client, Feed]]:
     while not server.started:
         time.sleep(0.002)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, headers=AS_ADMIN) as api:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=AS_ADMIN) as api:
             yield api, application.state.feed
     finally:
         server.should_exit = True
         thread.join()
 
 
-def until(condition: Callable[[], bool], seconds: float = 25.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     started = time.monotonic()
     while not condition():
         assert time.monotonic() - started < seconds

@@ -11,11 +11,12 @@ import httpx
 import pytest
 import uvicorn
 
+from benchmarks.servers import free_port
 from service.app import create_app
 from service.settings import Settings
 from service.web import problems
 from service.web.server import PIPELINED_MAX, TAKEN_BYTES_MIN, Connection, Server, connection_limits
-from tests.conftest import AS_ADMIN, clear, free_port, running
+from tests.conftest import AS_ADMIN, clear, running
 from tests.service.samples import append, event, setup
 from tests.service.sockets import Talk, request, steps
 from tests.service.sse import until

@@ -15,8 +15,9 @@ from service.identity.keys import Role, Terms, create_key, revoke_key
 from service.identity.rate_limit import Pace
 from service.storage.engine import transaction
 from service.web import middleware
-from service.web.middleware import PROBE_SECONDS_MAX, Arrivals
+from service.web.middleware import Arrivals
 from tests.service.samples import append, event, setup
+from tests.service.sse import until
 from tests.service.test_keys import bearer
 from tests.service.test_limits import Clock
 
@@ -84,13 +85,26 @@ def test_without_a_key_in_force_requests_take_turns(
 
 
 def test_a_key_in_force_waits_for_no_stranger_and_no_probe_is_kept_waiting(
-    engine: Engine, serve: Serve
+    engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    doors: list[Arrivals] = []
+    waits: list[tuple[Pace, float]] = []
+    begin, turn = Arrivals.__init__, Pace.turn
+
+    def begun(self: Arrivals, *given: Any, **named: Any) -> None:
+        begin(self, *given, **named)
+        doors.append(self)
+
+    def noted(self: Pace, seconds_max: float) -> float:
+        waits.append((self, turn(self, seconds_max)))
+        return waits[-1][1]
+
+    monkeypatch.setattr(Arrivals, "__init__", begun)
+    monkeypatch.setattr(Pace, "turn", noted)
     admin = make(engine, "admin", Role.ADMIN)
     with serve(**SLOW) as address, asking(address, admin) as api, asking(address) as stranger:
         setup(api)
         seconds(stranger, "/v1/runs", SAVED + 2, 401)
-        started = time.monotonic()
         with httpx.Client(base_url=address, timeout=30) as other:
             # A hundred turns from now: yet the keyed, the signed in and the probes do not wait.
             asyncio.run(_flood(address, 30))
@@ -98,11 +112,11 @@ def test_a_key_in_force_waits_for_no_stranger_and_no_probe_is_kept_waiting(
             assert other.get("/", headers={"cookie": "dpledger=x"}).status_code in (303, 401)
             assert other.get("/healthz").status_code == 200
             assert other.get("/readyz").status_code == 200
-        assert time.monotonic() - started < 4.0
+        until(lambda: max(wait for _, wait in waits) > 0)  # of a stranger
+        (door,) = doors
+        assert [wait for pace, wait in waits if pace is not door._strangers] == [0.0] * 3
         for _ in range(2 * SAVED):
-            began = time.monotonic()
             assert api.get("/healthz").status_code == 200
-            assert time.monotonic() - began < PROBE_SECONDS_MAX + 2.0
 
 
 async def _flood(address: str, count: int) -> None:
@@ -134,7 +148,7 @@ def test_the_line_of_strangers_is_bounded_in_time_and_then_refuses(
         statuses, took = asyncio.run(answers(address))
     assert set(statuses) == {401, 503}
     assert statuses.count(401) <= SAVED + 1 + 5 * took
-    assert took < 10.0
+    assert took < 60.0
 
 
 def test_a_key_beyond_its_rate_is_refused_before_anything_else_is_asked(
@@ -180,9 +194,7 @@ def test_nobody_is_let_in_by_what_is_known_at_the_door(engine: Engine, serve: Se
         assert api.get("/v1/runs").status_code == 200
         with transaction(engine) as connection:
             revoke_key(connection, "gone")
-        deadline = time.monotonic() + 10
-        while api.get("/v1/runs").status_code != 401:
-            assert time.monotonic() < deadline
+        until(lambda: api.get("/v1/runs").status_code == 401)
     ring = KeyRing(engine)
     assert ring.sender(b"Bearer " + key.encode()) is None  # nothing was read yet
     ring.refresh()

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,15 +16,16 @@ from sqlalchemy import Engine, text
 from typer.testing import CliRunner, Result
 
 import accounting
-from benchmarks.servers import START_TOKEN
+from benchmarks.servers import START_TOKEN, free_port
 from service.cli.main import app
 from service.identity.keys import digest_of
 from service.settings import Settings
 from service.storage.engine import connect, transaction
-from tests.conftest import AS_ADMIN, free_port
+from tests.conftest import AS_ADMIN
 from tests.service.dumps import dump
 from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
-from tests.service.sockets import request
+from tests.service.sockets import Talk, request
+from tests.service.sse import until
 
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104 (it is what must be refused)
 DOCUMENT: Json = {
@@ -315,12 +315,13 @@ class Served:
             env=os.environ | {"DPLEDGER_DATABASE_URL": database_url},
             stderr=subprocess.PIPE,
         )
-        deadline = time.monotonic() + 30
-        while not self._ready():
+        deadline = time.monotonic() + 120
+        while not self.listens():
             assert time.monotonic() < deadline, "The service did not start."
             time.sleep(0.05)
 
-    def _ready(self) -> bool:
+    def listens(self) -> bool:
+        """Whether it takes a new connection, and is ready."""
         try:
             return httpx.get(f"{self.address}/readyz").status_code == 200
         except httpx.TransportError:
@@ -328,7 +329,7 @@ class Served:
 
     def log(self) -> list[Json]:
         """What it logged, once it has ended."""
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=120)
         return [json.loads(line) for line in errors.splitlines()]
 
 
@@ -350,17 +351,16 @@ def test_a_service_told_to_stop_finishes_what_it_accepted(
     body = json.dumps({"events": [event(0, 7)]}).encode()
     headers = [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
     head = request("POST", "/v1/runs/run/events", headers, end=True)
-    with socket.create_connection(("127.0.0.1", served.port)) as connection:
-        connection.sendall(head + body[:10])
-        time.sleep(0.3)
+    with Talk(served.address) as talk:
+        talk.send(request("GET", "/healthz"))
+        assert talk.answer() is not None  # the connection was taken
+        talk.send(head + body[:10])
         served.process.send_signal(number)
-        time.sleep(0.5)
-        with pytest.raises(httpx.TransportError):
-            httpx.get(f"{served.address}/readyz")
-        connection.sendall(body[10:])
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))
-    assert answer.startswith(b"HTTP/1.1 201")
-    assert served.process.wait(timeout=30) == 0
+        until(lambda: not served.listens())
+        talk.send(body[10:])
+        (answer,) = talk.answers()
+    assert answer.status == 201
+    assert served.process.wait(timeout=120) == 0
     assert [row[5] for row in dump(engine)["entries"]] == [7]
 
 

@@ -8,19 +8,22 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import httpx
 import pytest
 from sqlalchemy import Engine, select
 
 from accounting.event_counts import EventCounts
+from benchmarks.servers import free_port
 from service.guarantees.event_counts import dataset_counts, run_counts
 from service.guarantees.recorded_facts import refold_run
 from service.ledger.lookups import find_dataset, find_run
 from service.storage.engine import snapshot
 from service.storage.tables import entries
-from tests.conftest import AS_ADMIN, free_port
+from tests.conftest import AS_ADMIN
 from tests.service.samples import BUDGET, append, event, run, setup
+from tests.service.sse import until
 
 CLIENTS = 8
 APPENDS = 25
@@ -155,13 +158,14 @@ def start(database_url: str, port: int) -> subprocess.Popen[bytes]:
         env=os.environ | {"DPLEDGER_DATABASE_URL": database_url},
         stderr=subprocess.DEVNULL,
     )
-    for _ in range(600):
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
-                return child
-        except httpx.TransportError:
-            time.sleep(0.05)
-    raise AssertionError("The service did not start.")
+    until(lambda: ready(port), seconds=120)
+    return child
+
+
+def ready(port: int) -> bool:
+    with suppress(httpx.TransportError):
+        return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+    return False
 
 
 def test_two_processes_on_one_database_lose_nothing(
@@ -221,10 +225,10 @@ def test_a_killed_service_loses_no_acknowledged_step(
         process[-1].wait()
         process.append(start(database_url, port))
     time.sleep(0.5)
+    until(lambda: min(acknowledged) > 0)
     stop.set()
     for thread in threads:
         thread.join()
-    assert min(acknowledged) > 0
     with httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         recorded = [api.get(f"/v1/runs/run{worker}").json()["steps"] for worker in range(CLIENTS)]
     # The last request may have been stored without its answer arriving; never the reverse.

@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import Engine, text, update
 from typer.testing import CliRunner, Result
 
+from benchmarks.servers import free_port
 from service.cli.main import app
 from service.clock import now
 from service.identity.keys import Role, create_key
@@ -30,7 +31,7 @@ from service.storage import migrations
 from service.storage.engine import connect, transaction
 from service.storage.tables import INSERT_ONLY, api_keys, datasets, entries, installation
 from service.transparency.signing import Signer
-from tests.conftest import free_port, running, without_triggers
+from tests.conftest import running, without_triggers
 from tests.service.samples import append, event, setup
 
 OTHERS = "0.0.0.0"  # noqa: S104 (an address that others reach)

@@ -17,12 +17,13 @@ import pytest
 from sqlalchemy import Engine
 from typer.testing import CliRunner
 
+from benchmarks.servers import free_port
 from service.cli.main import app
-from tests.conftest import AS_ADMIN, free_port
+from tests.conftest import AS_ADMIN
 from tests.service.dumps import dump
 from tests.service.samples import append, dataset, event, run
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 LONG = 300.0  # to drain; a test that waited for it would fail
 TRAINERS = 4
 

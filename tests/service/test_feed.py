@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from benchmarks.servers import free_port
 from service.errors import UnavailableError
 from service.identity.keys import Role, create_key
 from service.operations import event_feed, feed_messages
 from service.operations.event_feed import Feed
 from service.storage.engine import transaction
-from tests.conftest import AS_ADMIN, clear, free_port
+from tests.conftest import AS_ADMIN, clear
 from tests.service.samples import setup
 from tests.service.sockets import request
 from tests.service.sse import DATA, RUN, ids, own, record, take, until, watching
@@ -167,7 +167,7 @@ def test_a_service_that_is_stopped_ends_its_streams_and_exits(
 ) -> None:
     setup(api)
     port = free_port()
-    environment = os.environ | {"DPLEDGER_SHUTDOWN_SECONDS": "60"}
+    environment = os.environ | {"DPLEDGER_SHUTDOWN_SECONDS": "600"}
     command = [sys.executable, "-c", "from service.cli.main import main; main()", "serve"]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -177,15 +177,13 @@ def test_a_service_that_is_stopped_ends_its_streams_and_exits(
         )
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=AS_ADMIN) as other:
-            until(lambda: _ready(other), 30)
+            until(lambda: _ready(other))
             with watching(other, DATA) as one, watching(other, RUN) as two:
                 take(one, 1)
                 take(two, 1)
                 process.send_signal(signal.SIGTERM)
-                stopped = time.monotonic()
                 assert list(one) == list(two) == []
-                assert process.wait(timeout=30) == 0
-                assert time.monotonic() - stopped < 10
+                assert process.wait(timeout=120) == 0
     finally:
         process.kill()
         process.wait()

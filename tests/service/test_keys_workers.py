@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 
 from benchmarks import servers
 from service.clock import now
 from service.identity.keys import Role, Terms, create_key, revoke_key
 from service.storage.engine import transaction
+from service.storage.tables import api_keys
 from tests.service.test_keys import bearer
 
 WORKERS: Final = 2
@@ -86,12 +87,15 @@ def test_a_key_that_is_revoked_or_expires_is_refused_by_every_process_within_a_s
     engine: Engine, workers: list[servers.Server]
 ) -> None:
     leaked = make(engine, "leaked")
-    expires_at = now() + timedelta(seconds=3)
-    short = make(engine, "short", expires_at=expires_at)
+    short = make(engine, "short", expires_at=now() + timedelta(hours=1))
     of_leaked = [Watch(worker.port, leaked) for worker in workers]
     of_short = [Watch(worker.port, short) for worker in workers]
     with asking(of_leaked + of_short):
-        wait_for(of_leaked, 0.0, status=200)
+        wait_for(of_leaked + of_short, 0.0, status=200)
+        expires_at = now() + timedelta(seconds=3)
+        with transaction(engine) as connection:
+            ends = update(api_keys).where(api_keys.c.name == "short")
+            connection.execute(ends.values(expires_at=expires_at))
         with transaction(engine) as connection:
             revoke_key(connection, "leaked")
         revoked_at = time.time()

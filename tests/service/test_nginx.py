@@ -11,7 +11,8 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from tests.conftest import AS_ADMIN, free_port
+from benchmarks.servers import free_port
+from tests.conftest import AS_ADMIN
 from tests.service.dumps import dump
 from tests.service.proxy import nginx
 from tests.service.samples import dataset

@@ -10,12 +10,12 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from benchmarks.servers import free_port
 from service.identity.keys import Role, create_key
 from service.settings import Settings
 from service.storage.engine import transaction
 from service.transparency.signing import Signer
 from service.web.process_role import answers
-from tests.conftest import free_port
 from tests.service.browsing import csrf_of, signed_in
 from tests.service.proxy import nginx
 from tests.service.samples import BUDGET, append, dataset, event, run

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 from sqlalchemy import Engine
 
 from service.errors import LedgerError, TooManyRequestsError, UnavailableError
+from service.identity import authentication
 from service.identity.authentication import VIEWER_BURST_SECONDS
 from service.identity.keys import Role, Terms, create_key
 from service.identity.rate_limit import BURST_SECONDS, Pace
@@ -23,14 +25,16 @@ from service.operations.event_feed import Feed, Subscriber
 from service.operations.feed_messages import Topic
 from service.operations.overview import Boards
 from service.settings import Settings
+from service.storage import versioned_cache
 from service.storage.engine import transaction
 from service.storage.tables import datasets
-from service.web import server
+from service.web import problems, server
 from service.web.api.metrics import Expositions
 from service.web.problems import HELD_BACK_SECONDS, HELD_BACK_SECONDS_MAX, hold_back
 from tests.service.office import key_of_each
 from tests.service.samples import append, dataset, event, run, setup
 from tests.service.test_keys import bearer
+from tests.service.test_limits import Clock
 
 Serve = Callable[..., AbstractContextManager[str]]
 
@@ -46,12 +50,14 @@ def statuses(address: str, key: str, count: int) -> list[int]:
 
 
 def test_a_viewer_has_a_rate_without_being_given_one_and_others_have_none(
-    engine: Engine, serve: Serve
+    engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As many at once as at a hundred times the rate, and no other for a hundred seconds.
+    monkeypatch.setattr(authentication, "VIEWER_BURST_SECONDS", 100 * VIEWER_BURST_SECONDS)
     keys = key_of_each(engine)
     usual, own = make(engine, "usual"), make(engine, "own", requests_per_second=1000.0)
-    with serve(viewer_requests_per_second=1.0) as address:
-        assert statuses(address, keys[Role.VIEWER], 4) == [200, 200, 200, 429]  # three seconds'
+    with serve(viewer_requests_per_second=0.01) as address:
+        assert statuses(address, keys[Role.VIEWER], 4) == [200, 200, 200, 429]
         for key in (*(keys[scope] for scope in Role if scope is not Role.VIEWER), own):
             assert statuses(address, key, 6) == [200] * 6
     with serve(viewer_requests_per_second=1.0, requests_per_second=0.01) as address:
@@ -105,23 +111,31 @@ def test_the_document_of_the_routes_is_made_once(
         assert len(made) == count
 
 
-def test_only_haste_is_held_back_and_a_crowd_is_refused_at_a_pace() -> None:
+def test_only_haste_is_held_back_and_a_crowd_is_refused_at_a_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class State:
-        refusals = Pace(1000.0)
+        refusals = Pace(1000.0, clock=Clock())
 
-    async def held(error: Exception, count: int = 1) -> float:
-        started = time.monotonic()
-        await asyncio.gather(*(hold_back(State, error) for _ in range(count)))  # type: ignore[arg-type]
-        return time.monotonic() - started
+    waits: list[float] = []
 
-    assert asyncio.run(held(UnavailableError("x"))) < HELD_BACK_SECONDS * 0.4
-    assert asyncio.run(held(TooManyRequestsError(1))) >= HELD_BACK_SECONDS * 0.45
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    def held(error: Exception, count: int = 1) -> list[float]:
+        waits.clear()
+        for _ in range(count):
+            asyncio.run(hold_back(State, error))  # type: ignore[arg-type]
+        return waits
+
+    monkeypatch.setattr(problems, "asyncio", SimpleNamespace(sleep=sleep))
+    assert held(UnavailableError("x")) == []
+    (alone,) = held(TooManyRequestsError(1))
+    assert HELD_BACK_SECONDS * 0.5 <= alone <= HELD_BACK_SECONDS * 1.5
     # Two seconds' worth has been saved up.
-    assert 1.0 < asyncio.run(held(TooManyRequestsError(1), 3100)) < HELD_BACK_SECONDS_MAX
-    State.refusals = Pace(1.0)
-    started = time.monotonic()
-    asyncio.run(held(TooManyRequestsError(1), 100))
-    assert time.monotonic() - started < HELD_BACK_SECONDS_MAX + 2.0
+    assert max(held(TooManyRequestsError(1), 3100)) == pytest.approx(1.1)
+    State.refusals = Pace(1.0, clock=Clock())
+    assert max(held(TooManyRequestsError(1), 100)) == HELD_BACK_SECONDS_MAX
 
 
 def taken(feed: Feed, key: str, stack: ExitStack) -> int:
@@ -198,7 +212,9 @@ def test_metrics_are_told_again_for_a_second_to_who_sees_the_same(
 def test_an_overview_is_told_again_for_a_second_to_who_sees_the_same(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "SEEN_SECONDS", 0.2)
+    monkeypatch.setattr(overview, "SEEN_SECONDS", 1.0)
+    clock = Clock()
+    monkeypatch.setattr(versioned_cache, "time", SimpleNamespace(monotonic=clock))
     looks: list[frozenset[str] | None] = []
 
     def look(_boards: Boards, _connection: object, limit: frozenset[str] | None) -> object:
@@ -212,7 +228,7 @@ def test_an_overview_is_told_again_for_a_second_to_who_sees_the_same(
         assert boards.seen(connection, None) is first
         mine = boards.seen(connection, one)
         assert mine is not first
-        time.sleep(0.25)
+        clock.present += 1.0
         assert boards.seen(connection, None) is not first
     assert looks == [None, one, None]
 

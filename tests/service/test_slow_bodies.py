@@ -15,6 +15,7 @@ from tests.conftest import AS_ADMIN, clear, running
 from tests.service.dumps import dump
 from tests.service.samples import setup
 from tests.service.sockets import Talk, request, steps
+from tests.service.sse import until
 
 Serve = Callable[..., AbstractContextManager[str]]
 EVENTS = "/v1/runs/run/events"
@@ -40,8 +41,9 @@ def engine(backend_urls: dict[str, str]) -> Iterator[Engine]:
     engine.dispose()
 
 
-def prepare(address: str) -> None:
-    with httpx.Client(base_url=address, headers=AS_ADMIN) as api:
+def prepare(serve: Serve) -> None:
+    """Register a run with a service that waits long."""
+    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         setup(api)
 
 
@@ -49,9 +51,9 @@ def prepare(address: str) -> None:
 def test_a_body_that_trickles_is_given_up_and_writes_nothing(
     serve: Serve, engine: Engine, path: str
 ) -> None:
+    prepare(serve)
+    before = dump(engine)
     with serve(body_seconds=0.3) as address:
-        prepare(address)
-        before = dump(engine)
         with Talk(address) as talk:
             body = steps(0)
             talk.send(request("POST", path, [JSON, b"Content-Length: %d" % len(body)]))
@@ -63,9 +65,9 @@ def test_a_body_that_trickles_is_given_up_and_writes_nothing(
 
 
 def test_a_chunked_body_without_an_end_is_given_up(serve: Serve, engine: Engine) -> None:
+    prepare(serve)
+    before = dump(engine)
     with serve(body_seconds=0.2) as address:
-        prepare(address)
-        before = dump(engine)
         with Talk(address) as talk:
             body = steps(0)
             talk.send(request("POST", EVENTS, [JSON, b"Transfer-Encoding: chunked"]))
@@ -76,8 +78,8 @@ def test_a_chunked_body_without_an_end_is_given_up(serve: Serve, engine: Engine)
 
 
 def test_a_body_in_time_may_come_in_parts(serve: Serve) -> None:
-    with serve(body_seconds=5.0) as address:
-        prepare(address)
+    prepare(serve)
+    with serve(body_seconds=60.0) as address:
         with Talk(address) as talk:
             body = steps(0)
             talk.send(request("POST", EVENTS, [JSON, b"Content-Length: %d" % len(body)], end=True))
@@ -87,18 +89,18 @@ def test_a_body_in_time_may_come_in_parts(serve: Serve) -> None:
 
 
 def test_a_stream_is_open_for_longer_than_a_body_may_take(serve: Serve) -> None:
-    with serve(body_seconds=0.1, header_seconds=0.1) as address:
-        prepare(address)
-        with (
-            httpx.Client(base_url=address, timeout=5, headers=AS_ADMIN) as api,
-            api.stream("GET", "/v1/runs/run/stream") as stream,
-        ):
-            frames = stream.iter_lines()
-            assert next(frames).startswith("retry")
-            time.sleep(0.4)
-            told = api.post(EVENTS, content=steps(0), headers={"content-type": "application/json"})
-            assert told.status_code == 201
-            assert any(line == "event: entry" for line in frames)
+    prepare(serve)
+    with (
+        serve(body_seconds=1.0, header_seconds=1.0) as address,
+        httpx.Client(base_url=address, headers=AS_ADMIN) as api,
+        api.stream("GET", "/v1/runs/run/stream") as stream,
+    ):
+        frames = stream.iter_lines()
+        assert next(frames).startswith("retry")
+        time.sleep(2.0)
+        told = api.post(EVENTS, content=steps(0), headers={"content-type": "application/json"})
+        assert told.status_code == 201
+        assert any(line == "event: entry" for line in frames)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +115,12 @@ def test_a_stream_is_open_for_longer_than_a_body_may_take(serve: Serve) -> None:
 )
 def test_a_head_that_trickles_is_given_up(serve: Serve, parts: tuple[bytes, ...]) -> None:
     with serve(header_seconds=0.3) as address, Talk(address) as talk:
-        start = time.monotonic()
         talk.send(*parts, pause=0.04)
         assert talk.answers() == []
-        assert time.monotonic() - start < 5
 
 
 def test_a_second_head_that_trickles_is_given_up_too(serve: Serve) -> None:
-    with serve(header_seconds=0.3) as address, Talk(address) as talk:
+    with serve(header_seconds=1.0) as address, Talk(address) as talk:
         talk.send(request("GET", "/healthz"))
         answer = talk.answer()
         assert answer is not None
@@ -142,10 +142,10 @@ def test_too_many_connections_are_told_to_come_again_and_then_may(serve: Serve) 
             assert (answer.status, answer.slug) == (503, "unavailable")
             assert answer.headers["retry-after"] == "1"
             assert answer.headers["content-type"] == "application/problem+json"
-        for _ in range(100):
-            with Talk(address) as talk:
-                talk.send(request("GET", "/healthz", end=True))
-                if talk.answers()[0].status == 200:
-                    return
-            time.sleep(0.02)
-        pytest.fail("a connection that was closed still counts")
+        until(lambda: status(address) == 200)  # a connection that was closed does not count
+
+
+def status(address: str) -> int:
+    with Talk(address) as talk:
+        talk.send(request("GET", "/healthz", end=True))
+        return talk.answers()[0].status

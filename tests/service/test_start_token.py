@@ -7,7 +7,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -18,15 +17,16 @@ import pytest
 from dpledger_client import Client
 from sqlalchemy import Engine
 
-from benchmarks.servers import START_TOKEN
+from benchmarks.servers import START_TOKEN, free_port
 from service.errors import StartupError
 from service.identity.keys import Role
 from service.identity.start_token import StartToken
 from service.settings import Settings
-from tests.conftest import AS_ADMIN, free_port
+from tests.conftest import AS_ADMIN
 from tests.service.browsing import browser, csrf_of, sign_in
 from tests.service.dumps import dump
 from tests.service.samples import append, dataset, event, setup
+from tests.service.sse import until
 from tests.service.test_keys import bearer, key
 
 Serve = Callable[..., AbstractContextManager[str]]
@@ -116,9 +116,7 @@ def test_no_key_signs_in_by_a_link_and_the_first_one_ends_the_session(
         assert client.get("/sign-in", params={"token": START_TOKEN}).status_code == 303
         assert client.get("/").status_code == 200
         secret = key(engine, Role.ADMIN)
-        until = time.monotonic() + 5
-        while client.get("/").status_code == 200:
-            assert time.monotonic() < until
+        until(lambda: client.get("/").status_code != 200)
         for token in (START_TOKEN, secret):
             answer = client.get("/sign-in", params={"token": token})
             assert (answer.status_code, "set-cookie" in answer.headers) == (401, False)
@@ -208,7 +206,7 @@ class Served:
     def stop(self) -> str:
         """End it, and return what it logged."""
         self.process.terminate()
-        return self.process.communicate(timeout=30)[1]
+        return self.process.communicate(timeout=120)[1]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -280,7 +278,7 @@ def test_a_port_in_use_is_said_in_a_line_and_nothing_is_made(tmp_path: Path) -> 
         other.bind(("127.0.0.1", 0))
         other.listen()
         process = serve_in(tmp_path, other.getsockname()[1])
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
     assert (process.returncode, output) == (2, "")
     (line,) = errors.splitlines()
     assert "in use" in line

@@ -15,11 +15,11 @@ import httpx
 import pytest
 from dpledger_client import Client, Unauthorized, start_tokens
 
+from benchmarks.servers import free_port
 from service.cli.service_client import Service
 from service.identity import start_token
 from service.identity.start_token import StartToken
 from service.settings import Settings
-from tests.conftest import free_port
 
 READERS = [
     pytest.param(lambda url: found_by_service(url), id="service"),

@@ -16,7 +16,7 @@ from service.identity.keys import Role, create_key, revoke_key
 from service.ledger.lookups import find_dataset
 from service.operations import event_feed, feed_messages
 from service.storage.engine import snapshot, transaction
-from tests.conftest import AS_ADMIN
+from tests.conftest import ANSWER_SECONDS, AS_ADMIN
 from tests.service.samples import BUDGET, append, event, run, setup
 from tests.service.sse import DATA, RUN, ids, own, record, step, take, until, watching
 from tests.service.test_incidents import happen
@@ -201,6 +201,8 @@ def test_unknown_names_are_refused(api: httpx.Client) -> None:
 def test_a_stream_ends_when_its_key_is_revoked(
     engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Of a second, by which it ends: the rest is for the look itself.
+    assert authentication.KEY_REFRESH_SECONDS + event_feed.RECHECK_SECONDS < 0.75
     monkeypatch.setattr(authentication, "KEY_REFRESH_SECONDS", 0.1)
     keys = {}
     with transaction(engine) as connection:
@@ -223,9 +225,7 @@ def test_a_stream_ends_when_its_key_is_revoked(
             take(lasting, 1)
             with transaction(engine) as connection:
                 revoke_key(connection, "one")
-            revoked = time.monotonic()
             assert list(ending) == []  # the end, not an error
-            assert time.monotonic() - revoked < event_feed.RECHECK_SECONDS + 2
             record(third, 0, 1)
             assert ids(take(lasting, 1)) == [1]
 
@@ -266,10 +266,16 @@ def test_a_silent_stream_shows_that_it_lives(
         assert [next(comments) for _ in range(2)] == [":", ":"]
 
 
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the feed look and send nothing unasked for longer than a client waits for a byte."""
+    for name in ("IDLE_SECONDS", "HEARTBEAT_SECONDS"):
+        monkeypatch.setattr(event_feed, name, 10 * ANSWER_SECONDS)
+
+
 def test_the_writers_word_wakes_the_feed_at_once(
     database_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "IDLE_SECONDS", 30.0)
+    silent(monkeypatch)
     with own(database_url) as (api, feed):
         setup(api)
         with snapshot(engine) as connection:
@@ -278,11 +284,9 @@ def test_the_writers_word_wakes_the_feed_at_once(
         with watching(api, DATA) as stream:
             take(stream, 1)
             for number in range(3):
-                started = time.monotonic()
                 record(api, number, 1)
                 feed.moved([home])
                 assert ids(take(stream, 1)) == [number + 1]
-                assert time.monotonic() - started < 10
 
 
 def test_the_end_of_a_run_and_other_settings_wake_the_feed_at_once(
@@ -293,9 +297,8 @@ def test_the_end_of_a_run_and_other_settings_wake_the_feed_at_once(
         with watching(api, DATA) as stream, watching(api, RUN) as own_stream:
             take(stream, 1)
             take(own_stream, 1)
-            monkeypatch.setattr(event_feed, "IDLE_SECONDS", 30.0)
+            silent(monkeypatch)
             time.sleep(1)  # the last rounds that ask unasked
-            started = time.monotonic()
             api.post("/v1/runs/run:finish", json={"state": "aborted"}).raise_for_status()
             (ended,) = take(own_stream, 1)
             assert (ended.event, ended.data["state"]["state"]) == ("state", "aborted")
@@ -306,7 +309,6 @@ def test_the_end_of_a_run_and_other_settings_wake_the_feed_at_once(
             told = take(stream, 2)
             assert [one.event for one in told] == ["incident", "state"]
             assert told[1].data["state"]["frozen"] is True
-            assert time.monotonic() - started < 10
 
 
 def test_updates_that_are_close_together_share_a_write(
@@ -329,7 +331,7 @@ def test_updates_that_are_close_together_share_a_write(
             started = time.monotonic()
             for number in range(100):
                 append(api, step(number))
-            lasted = time.monotonic() - started
             assert ids(take(stream, 100)) == ids(take(other, 100)) == list(range(1, 101))
+            lasted = time.monotonic() - started
     assert sum(rounds) == 100  # each entry was read and encoded once for both
     assert len(rounds) <= lasted / event_feed.GAP_SECONDS + 2

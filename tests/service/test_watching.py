@@ -16,13 +16,13 @@ from rich.console import Console
 from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
+from benchmarks.servers import free_port
 from service.cli import service_client, watch
 from service.cli.main import app
 from service.cli.watch import WatchedRun, draw_run, frames_of, line_of
 from service.formatting import lower, percent_up, upper
 from service.identity.keys import Role, Terms, create_key
 from service.storage.engine import transaction
-from tests.conftest import free_port
 from tests.service.samples import BUDGET, FULL, Json, append, dataset, event, run, setup
 from tests.service.test_keys import bearer
 

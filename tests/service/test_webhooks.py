@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import httpx
 import pytest
 from sqlalchemy import Connection, Engine, Row, select
 
+from benchmarks.servers import free_port
 from service.clock import now
 from service.errors import UnavailableError
 from service.operations import webhook_queue, webhooks
@@ -26,7 +28,7 @@ from service.settings import Settings
 from service.storage.engine import transaction
 from service.storage.tables import deliveries as rows
 from service.storage.tables import incidents
-from tests.conftest import AS_ADMIN, free_port, running
+from tests.conftest import AS_ADMIN, running
 from tests.service.receiver import PHRASE, happened, receiving, secret_in, sending
 from tests.service.samples import append, event, setup
 from tests.service.sse import until
@@ -40,6 +42,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(webhooks, "PAUSE_SECONDS_MAX", 0.05)
     monkeypatch.setattr(webhook_queue, "BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr(webhooks, "TIMEOUT_SECONDS", 45.0)
 
 
 def test_what_is_sent_is_the_incident_signed(
@@ -111,7 +114,6 @@ def test_a_process_killed_before_it_could_say_that_it_sent_leaves_the_rest_to_ot
     engine: Engine,
     database_url: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     setup(api)
     program = textwrap.dedent("""
@@ -126,7 +128,6 @@ def test_a_process_killed_before_it_could_say_that_it_sent_leaves_the_rest_to_ot
         time.sleep(60)
     """)
     happen(engine, 1)
-    monkeypatch.setattr(webhook_queue, "LEASE", timedelta(seconds=0.1))
     with receiving() as receiver:
         command = [
             sys.executable,
@@ -136,7 +137,7 @@ def test_a_process_killed_before_it_could_say_that_it_sent_leaves_the_rest_to_ot
             receiver.url,
             str(secret_in(tmp_path)),
         ]
-        killed = subprocess.run(command, cwd=ROOT, timeout=60, check=False)
+        killed = subprocess.run(command, cwd=ROOT, timeout=120, check=False)
         assert killed.returncode == 9
         assert len(receiver.sent) == 1
         with transaction(engine) as connection:  # as after the lease
@@ -147,11 +148,20 @@ def test_a_process_killed_before_it_could_say_that_it_sent_leaves_the_rest_to_ot
     assert len(set(receiver.ids)) == 1
 
 
+def waits(connection: socket.socket) -> bool:
+    """Whether the other side has sent something and neither closed nor ended the connection."""
+    connection.setblocking(False)
+    with suppress(BlockingIOError):
+        while connection.recv(65536):
+            pass
+        return False
+    return True
+
+
 def test_a_dead_address_delays_neither_another_nor_an_append(
     engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes connections and never answers; no transaction is open meanwhile."""
-    monkeypatch.setattr(webhooks, "TIMEOUT_SECONDS", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as dead, receiving() as receiver:
         hole = f"http://127.0.0.1:{dead.getsockname()[1]}/"
         settings = Settings(
@@ -168,10 +178,11 @@ def test_a_dead_address_delays_neither_another_nor_an_append(
             until(lambda: len(receiver.sent) == 2)
             waited, _ = dead.accept()
             with waited:
-                started = time.monotonic()
                 for number in range(20):
                     assert append(other, event(number, 1)).status_code == 201
-                assert time.monotonic() - started < webhooks.TIMEOUT_SECONDS - 0.5
+                # It waits for the address still; what follows is given up soon.
+                assert waits(waited)
+                monkeypatch.setattr(webhooks, "TIMEOUT_SECONDS", 0.5)
     assert receiver.sequences == [1, 2]
 
 

@@ -14,8 +14,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.servers import free_port
 from service.cli.main import app
-from tests.conftest import AS_ADMIN, clear, free_port
+from tests.conftest import AS_ADMIN, clear
 from tests.service.samples import append, dataset, event, run
 from tests.service.sse import until
 
@@ -67,7 +68,7 @@ def service(backend_urls: dict[str, str]) -> Iterator[Service]:
     clear(backend_urls["postgres"])
     service = Service(backend_urls["postgres"])
     try:
-        until(service.answers, seconds=120)
+        until(lambda: service.answers() and len(service.workers()) == COUNT, seconds=120)
         yield service
     finally:
         service.end()

@@ -12,10 +12,11 @@ import uvicorn
 from dpledger_client import Client, Run
 from dpledger_client.recording.sync import Synced
 
+from benchmarks.servers import free_port
 from service.app import create_app
 from service.settings import Settings
 from service.web.server import Server
-from tests.conftest import AS_ADMIN, free_port
+from tests.conftest import AS_ADMIN
 
 # Where the client is alone, it cannot matter which database the service is on.
 ON_SQLITE: Final = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -27,7 +27,7 @@ OURS = {
     "lastTransitionTime": "2026-01-01T00:00:00Z",
 }
 OTHER = {**OURS, "name": "provisioning"}
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 120.0
 KUBECONFIG = """
 apiVersion: v1
 kind: Config

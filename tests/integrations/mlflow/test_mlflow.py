@@ -73,7 +73,7 @@ def points(tracking: Any, run_id: str, name: str) -> dict[int, float]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)

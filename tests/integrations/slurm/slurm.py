@@ -10,7 +10,7 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).parents[3] / "examples" / "slurm"
 COMMANDS = ("slurmctld", "slurmd", "munged", "sbatch")
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 CONFIGURATION = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)

@@ -10,7 +10,7 @@ import httpx
 from benchmarks.fault_trainers import faults_of, guarantee_path, step
 from tests.service.samples import dataset, run
 
-ATTEMPTS: Final = 100
+ATTEMPTS: Final = 600
 PAUSE_SECONDS: Final = 0.1
 
 

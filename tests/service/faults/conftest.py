@@ -19,15 +19,15 @@ Serving = Callable[[str], AbstractContextManager[httpx.Client]]
 
 
 @contextmanager
-def serving(url: str) -> Iterator[httpx.Client]:
+def serving(url: str, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[httpx.Client]:
     """A service in this process that waits for nothing long; its client."""
-    engine = connect(url, busy_timeout_seconds=5)
+    engine = connect(url, busy_timeout_seconds=60)
     migrations.upgrade(engine)
     engine.dispose()
-    settings = Settings(database_url=url, busy_timeout_seconds=WAIT_SECONDS)
+    settings = Settings(database_url=url, busy_timeout_seconds=wait_seconds)
     with (
         running(settings) as address,
-        httpx.Client(base_url=address, timeout=30, headers=AS_ADMIN) as api,
+        httpx.Client(base_url=address, timeout=90, headers=AS_ADMIN) as api,
     ):
         yield api
 

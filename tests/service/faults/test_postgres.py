@@ -29,7 +29,7 @@ from tests.service.samples import event
 
 STEPS = 5
 MANY = 500
-SILENT_SECONDS = 20.0  # by which a request is answered though the database says nothing
+SILENT_SECONDS = 60.0  # by which a request is answered though the database says nothing
 
 
 def stopped(server: Postgres) -> None:

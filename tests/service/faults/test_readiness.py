@@ -22,7 +22,7 @@ from tests.service.faults.answers import (
 )
 from tests.service.faults.conftest import serving
 
-READY_SECONDS = 20.0
+READY_SECONDS = 60.0
 WELL = {"database": "ok", "migrations": "ok", "log": "ok", "writer": "ok"}
 
 

@@ -30,12 +30,13 @@ from tests.service.faults.answers import (
     require_true_or_unavailable,
     require_unavailable,
 )
-from tests.service.faults.conftest import WAIT_SECONDS, serving
+from tests.service.faults.conftest import serving
 from tests.service.samples import run
 
 STEPS = 5
 PAGE = 4096
 WRITERS = 30
+LOCK_SECONDS = 3.0
 READERS = 8  # at once, so that connections are opened which have read nothing yet
 HOLDER = """
 import sqlite3, sys
@@ -54,7 +55,7 @@ def settle(file: Path) -> None:
 
 
 def test_a_file_locked_for_longer_than_the_wait_is_waited_for_by_the_client(file: Path) -> None:
-    with serving(f"sqlite:///{file}") as api:
+    with serving(f"sqlite:///{file}", wait_seconds=LOCK_SECONDS) as api:
         begin(api, STEPS)
         with subprocess.Popen(
             [sys.executable, "-c", HOLDER, str(file)],
@@ -70,7 +71,7 @@ def test_a_file_locked_for_longer_than_the_wait_is_waited_for_by_the_client(file
             for answer in answers:
                 require_unavailable(answer)
                 # None waits for the waits of all the others.
-                assert answer.elapsed.total_seconds() < WRITERS * WAIT_SECONDS / 2
+                assert answer.elapsed.total_seconds() < WRITERS * LOCK_SECONDS / 2
             require_exactly(api, STEPS)  # who reads is not kept waiting
             holder.communicate()
         require_taken(api, STEPS)

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from tests.conftest import free_port
+from benchmarks.servers import free_port
 from tests.service.single_sign_on.identity_provider import CLIENT, SECRET, SUBJECT
 
 ROOT = Path(__file__).parents[3]
@@ -85,7 +85,7 @@ def identity_provider() -> Iterator[IdentityProvider]:
     )
     provider = IdentityProvider(f"http://127.0.0.1:{port}")
     try:
-        for _ in range(300):
+        for _ in range(1200):
             try:
                 provider.tell()
                 break
