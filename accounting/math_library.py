@@ -47,7 +47,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     for name, module, functions in (
         ("math", math, "exp log log10 log1p expm1 tanh log2 hypot cos"),
         ("np", np, "exp log log1p expm1 tanh sinh sin cos hypot arctan2 logaddexp log2"),
-        ("special", special, "erfcx expit ndtr log_ndtr gammaln betainc ndtri"),
+        ("special", special, "erf erfcx expit ndtr log_ndtr gammaln betainc ndtri"),
     )
     for function in functions.split()
 }
@@ -86,6 +86,10 @@ POINTS: Final = (
     _Point("special.erfcx", (1.4,), "3.38743540679734648547448075718e-1", ERFCX_UNITS),
     _Point("special.erfcx", (7.3,), "7.65806084714789144157821047541e-2", ERFCX_UNITS),
     _Point("special.erfcx", (60.2,), "9.37062750625643818762083668337e-3", ERFCX_UNITS),
+    _Point("special.erf", (1e-05,), "1.12837916705790002729896536198e-5", _LIBRARY),
+    _Point("special.erf", (0.3,), "3.28626759459127416189617985318e-1", _LIBRARY),
+    _Point("special.erf", (1.4,), "9.52285119762648796399623216609e-1", _LIBRARY),
+    _Point("special.erf", (3.2,), "9.99993974238848237912186555686e-1", _LIBRARY),
     _Point("special.expit", (-1.3,), "2.14165016957441379923962846947e-1", _LIBRARY),
     _Point("special.ndtr", (-0.4,), "3.44578258389675825085879543044e-1", _normal(-0.4)),
     _Point("special.ndtr", (-5.1,), "1.6982674071476014615872386393e-7", _normal(-5.1)),

@@ -7,7 +7,6 @@ from typing import Any, Final
 from accounting.accountants.event_grouping import ROUNDED_WIDTH, GroupedEvents
 from accounting.accountants.queries import DELTA_MIN, Query, attained_epsilon, pairs_above
 from accounting.bounds.lower_bounds import lower_bound_units
-from accounting.events import NeighboringRelation
 from accounting.guarantees import Bound
 from accounting.pld.certified_composition import delta_bracket, epsilon_bracket, epsilon_floor
 from accounting.pld.interpolated_noises import interpolated_above, interpolated_below
@@ -47,18 +46,11 @@ def interpolated_bound(rounded: GroupedEvents, question: Query) -> Bound | None:
     value, lower = found.upper, None
     delta = question.delta or value
     if question.floor and DELTA_MIN < delta < 1:
-        lower = _interpolated_floor(rounded, question.relation, delta)
+        below = interpolated_below(lower_bound_units(rounded.whole, question.relation))
+        lower = attained_epsilon(below, delta=delta, width=_INTERPOLATED_WIDTH) if below else None
     return replace(question, rounded=None).answer(
         value, accountant="pld", used=used, composed=(read, interpolated_above), lower=lower
     )
-
-
-def _interpolated_floor(
-    rounded: GroupedEvents, relation: NeighboringRelation, delta: float
-) -> float | None:
-    """What is attained by many noises at least; None where it is not known so."""
-    below = interpolated_below(lower_bound_units(rounded.whole, relation))
-    return attained_epsilon(below, delta=delta, width=_INTERPOLATED_WIDTH) if below else None
 
 
 def rounded_epsilon(
@@ -75,9 +67,7 @@ def rounded_epsilon(
         upper = epsilon_bracket(above, delta=delta, width=ROUNDED_WIDTH, rough=rough_above).upper
         return upper, epsilon_floor(below, delta=delta, width=ROUNDED_WIDTH) if below else 0.0
 
-    interpolated = attempted(left(), lambda: _interpolated_floor(rounded, question.relation, delta))
     upper, lower = attempted(left(), fine) or (math.inf, 0.0)
-    lower = max(lower, interpolated or 0.0)
     if not (upper < math.inf and upper - lower <= _TOO_WIDE * upper) and rough_below:
         lower = max(lower, attained_epsilon(rough_below, delta=delta) or 0.0)
     return min(upper, rough), lower or None

@@ -7,7 +7,7 @@ noises lie apart (docs/theory/interpolated_noises.md).
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -23,11 +23,13 @@ from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF
 from accounting.theorem import theorem
 
 # Between nodes, in the logarithm of a step's standard deviation; coarser where they are too many.
-_SPACINGS: Final = (0.005, 0.01, 0.02, 0.04)
-_CELLS_MAX: Final = 256  # that hold a step, of one sampling
+_SPACINGS: Final = (0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.04)
+_CELLS_MAX: Final = 300  # that hold a step, of one sampling
 _FEWER: Final = 3  # steps for each such cell on average, or interpolating them saves nothing
 _NOISES: Final = (0.05, 1e6)  # that are interpolated: others are as good as none, or as all
 _ERROR_MAX: Final = 1e-8  # of a share; more where the total variations can hardly be told apart
+_SHARES_MAX: Final = 24  # of a cell; more are rounded outward to multiples of a fraction
+_SHARES: Final = 16
 _KEPT_MIN: Final = 0.5  # of the density of near that a prolonged line must leave
 
 
@@ -63,7 +65,7 @@ def interpolate_noises(units: Units, *, upper: bool) -> Units | None:
 
 @theorem(
     id="noise-interpolation",
-    source="docs/theory/interpolated_noises.md",
+    source="docs/theory/interpolated_noises.md, Proposition 1",
     status=Status.DERIVED,
     relations=tuple(NeighboringRelation),
 )
@@ -90,11 +92,13 @@ def interpolated_below(units: Units) -> Units | None:
 
 def _cells(steps: list[tuple[Sampled, int]]) -> Iterable[_Cell]:
     """The steps by the nodes that they lie between, as finely as there may be cells."""
+    # Where their shares are rounded, fewer cells serve as well.
+    most = _CELLS_MAX if len(steps) <= _SHARES_MAX * _CELLS_MAX else _CELLS_MAX // 2
     for spacing in _SPACINGS:
         cells: defaultdict[int, list[tuple[Sampled, int]]] = defaultdict(list)
         for pair, count in steps:
             cells[_place(pair.noise_multiplier, spacing)].append((pair, count))
-        if len(cells) <= min(_CELLS_MAX, len(steps) / _FEWER):
+        if len(cells) <= min(most, len(steps) / _FEWER):
             break
     for place, held in cells.items():
         near, far, beyond = (_node(held[0][0], place - n, spacing) for n in (-1, 0, 1))
@@ -154,6 +158,8 @@ def _coins(cell: _Cell) -> list[tuple[Pair, int]]:
             counts.append(count)
         else:
             left.append((pair, count))
+    if len(shares) > _SHARES_MAX:
+        shares = [min(1.0, math.ceil(share * _SHARES) / _SHARES) for share in shares]
     return [*_steps(cell.near, cell.far, shares, counts), *left]
 
 
@@ -173,6 +179,9 @@ def _prolonged(cell: _Cell) -> list[tuple[Pair, int]]:
             counts.append(count)
         else:
             left.append((pair, count))
+    if len(shares) > _SHARES_MAX:
+        coins = [math.ceil(coin * _SHARES) / _SHARES for coin in coins]
+        shares = [math.floor(share * _SHARES) / _SHARES for share in shares]
     above = _steps(cell.near, cell.far, coins, counts)
     return [
         *_steps(near, far, shares, counts, above=above[0][0] if above else None),
@@ -189,8 +198,11 @@ def _steps(
 ) -> list[tuple[InterpolatedSteps, int]]:
     if not shares:
         return []
+    times: Counter[float] = Counter()
+    for share, count in zip(shares, counts, strict=True):
+        times[share] += count
     steps = InterpolatedSteps(
-        near=near, far=far, shares=tuple(shares), counts=tuple(counts), above=above
+        near=near, far=far, shares=tuple(times), counts=tuple(times.values()), above=above
     )
     return [(steps, 1)]
 
