@@ -20,10 +20,12 @@ from accounting.bounds.event_bounds import NoBoundError
 from accounting.composition import basic_composition
 from accounting.event_counts import EventCounts
 from accounting.guarantees import DEFAULT_ACCEPT, Bound, Status
+from accounting.pld.interpolated_noises import interpolated_above
 from accounting.work_limit import attempted, by_itself, left
 
 GATHERED_MAX: Final = 160  # grouped events; the pld accountant may go on with fewer by itself
 ROUGH_SHARE: Final = 1.8  # of what gathered events may take, where little else is known
+_NARROW: Final = 5e-5  # relative
 REASON_WORK: Final = "The events are too many and too different for this accountant."
 
 ACCOUNTANTS: Final[dict[str, Callable[[EventCounts, Query], Bound]]] = {
@@ -46,7 +48,8 @@ def answered(
     """The finite bounds, best first; why there is none; the work beyond that of all steps together.
 
     Where they had to be gathered, what is said of fewer statuses is looked at, too: bounds that are
-    less work may say more in the end, and an answer with more accepted statuses is never larger.
+    less work may say more in the end, and an answer with more accepted statuses is never larger; of
+    interpolated noises not noticeably.
     """
     with by_itself() as meter:
         found, reason = bounds_of(counts, question, names)
@@ -59,19 +62,28 @@ def answered(
         )
         found = _or_split(counts, question, found, points)
         fewer = replace(question, accept=question.accept & DEFAULT_ACCEPT)
-        if not is_settled(found) and _says_less(counts, fewer, question.accept):
+        interpolated = any(interpolated_above.id in bound.theorems for bound in found)
+        if not is_settled(found) and (interpolated or _says_less(counts, fewer, question.accept)):
             less, _, _ = answered(counts, fewer, names)
             found = sorted([*found, *less], key=_size)
         return found, reason, meter.spent - spent
 
 
 def is_settled(bounds: list[Bound]) -> bool:
-    """Whether dominating pairs of all events as they are have been composed, to the end."""
+    """Whether dominating pairs of all events as they are have been composed, to the end.
+
+    Or so nearly, where noises were interpolated, that nothing says noticeably less.
+    """
     return any(
         bound.accountant == "pld"
         and not {group_events.id, basic_composition.id}.intersection(bound.theorems)
+        and (interpolated_above.id not in bound.theorems or _is_narrow(bound))
         for bound in bounds
     )
+
+
+def _is_narrow(bound: Bound) -> bool:
+    return bound.epsilon - (bound.epsilon_lower or 0.0) <= _NARROW * bound.epsilon
 
 
 def of_any_status(

@@ -103,6 +103,8 @@ def compose_gdp(*, mus: Sequence[float], counts: Sequence[int]) -> float:
 
 _REASON_DELTA: Final = f"A delta below {DELTA_MIN:g} is left to the other accountants."
 # Of what is left, what the direct pairs of gathered events may take that have an answer by now.
+_ROUNDED_FIRST: Final = 960  # different noises
+_INTERPOLATED_SHARE: Final = 0.75  # of what is left
 _ROUGH_REST: Final = 0.5
 
 
@@ -189,8 +191,20 @@ def pld_bound(counts: EventCounts, question: Query) -> Bound:
 
 def _direct(counts: EventCounts, question: Query) -> Bound:
     rounded = question.rounded
-    if rounded and (found := attempted(left(), lambda: interpolated_bound(rounded, question))):
-        return found
+    if rounded is None:
+        return _composed(counts, question)
+    # Few noises lie so near to those they are rounded to that this is tried first.
+    if len(rounded.whole.steps) <= _ROUNDED_FIRST:
+        found = _composed(counts, question)
+        other = attempted(left(), lambda: interpolated_bound(rounded, question))
+        return min(found, other or found, key=lambda one: (one.epsilon, one.delta))
+    points = _INTERPOLATED_SHARE * left()
+    other = attempted(points, lambda: interpolated_bound(rounded, question))
+    return other or _composed(counts, question)
+
+
+def _composed(counts: EventCounts, question: Query) -> Bound:
+    rounded = question.rounded
     relation, accept = question.relation, question.accept
     asked = {"delta": question.delta, "epsilon": question.epsilon}
     aside = 0.0 if rounded else set_aside(counts, relation, accept, **asked)

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select
 from service.clock import now, stamp, utc
 from service.schemas.event_codec import canonical
 from service.schemas.responses import Answer
-from service.storage.tables import datasets, incidents, runs
+from service.storage.tables import corrections, datasets, incidents, runs
 
 SPARING_SECONDS = 60.0  # between two incidents of the same thing
 OF_LIMIT_MAX: Final = 100  # the latest overdrafts and changes of settings that are read
@@ -113,6 +113,13 @@ _OF_LIMIT: Final = (
     .order_by(incidents.c.id.desc())
     .limit(OF_LIMIT_MAX)
 )
+_CONTRADICTED: Final = select(func.count(incidents.c.run_id.distinct())).where(
+    incidents.c.dataset_id == bindparam("dataset"),
+    incidents.c.kind == Kind.SAMPLING_CONTRADICTED,
+    incidents.c.run_id.not_in(
+        select(corrections.c.run_id).where(corrections.c.dataset_id == bindparam("dataset"))
+    ),
+)
 _COUNT: Final = (
     select(func.count())
     .select_from(incidents)
@@ -181,6 +188,11 @@ def latest_incidents(
     rows = connection.execute(_LATEST, asked).all()
     total = connection.scalar(_COUNT, {"dataset": dataset_id})
     return rows, total or 0
+
+
+def contradicted_runs(connection: Connection, dataset_id: int) -> int:
+    """How many runs of a dataset were seen to sample otherwise than declared, and not corrected."""
+    return connection.scalar(_CONTRADICTED, {"dataset": dataset_id}) or 0
 
 
 def incident_answer(row: Row[Any]) -> IncidentAnswer:

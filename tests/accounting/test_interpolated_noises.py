@@ -1,6 +1,7 @@
 """Many noises between few: coins above them, prolonged lines below."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import mpmath
@@ -8,10 +9,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from accounting.accountants.best_bound import guarantee
-from accounting.event_counts import EventCounts
-from accounting.events import Direction, Event, Gaussian, NeighboringRelation, Poisson
-from accounting.guarantees import DEFAULT_ACCEPT, Status
+from accounting.events import Direction
+from accounting.pld import interpolated_noises
 from accounting.pld.certified_composition import (
     delta_bracket,
     delta_in_order,
@@ -19,11 +18,12 @@ from accounting.pld.certified_composition import (
     epsilon_floor,
     epsilon_in_order,
 )
-from accounting.pld.contour.complex_moments import line_of, log_modulus
+from accounting.pld.contour import complex_moments
+from accounting.pld.contour.complex_moments import Line, line_of, log_modulus
 from accounting.pld.contour.decay_bounds import theta_grid
 from accounting.pld.contour.interpolated_moments import Sampled, density_ratio
 from accounting.pld.contour.parameters import Units
-from accounting.pld.contour.real_moments import LADDER, log_moments
+from accounting.pld.contour.real_moments import LADDER, NoMomentsError, log_moments
 from accounting.pld.interpolated_noises import interpolated_above, interpolated_below
 from accounting.pld.pairs import (
     GaussianPair,
@@ -302,72 +302,50 @@ def test_other_pairs_and_noises_out_of_range_stay_as_they_are() -> None:
         assert interpolate(others) is None
 
 
-def test_noises_that_hardly_differ_from_none_are_not_told_apart() -> None:
-    units = curve(KINDS[1], 0.02, (0.13, 0.14), 300)  # v is 1 - 1e-13
+@pytest.mark.parametrize(("low", "high"), [(0.13, 0.14), (0.05, 0.06)])
+def test_noises_that_hardly_differ_from_none_are_not_told_apart(low: float, high: float) -> None:
+    units = curve(KINDS[1], 0.02, (low, high), 300)  # v is 1, up to 1e-11
     assert special.erfc(1 / (math.sqrt(2) * 0.14)) < 1e-11
     assert interpolated_above(units) is None
     assert interpolated_below(units) is None
 
 
-def ledger(size: int, low: float = 1.1, high: float = 2.2) -> EventCounts:
-    return EventCounts(
-        steps={
-            Event(
-                mechanism=Gaussian(noise_multiplier=low + (high - low) * n / size),
-                sampling=Poisson(sampling_probability=0.01),
-            ): 1
-            for n in range(size)
-        }
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crowded_cell_has_few_shares_rounded_outward(kind: type[Sampled]) -> None:
+    units = curve(kind, 0.02, (1.0, 1.0001), 400)
+    (coin,), (line,) = only(interpolated_above(units)), only(interpolated_below(units))
+    assert len(coin.shares) <= 2
+    assert len(line.shares) <= 2
+    assert sum(coin.counts) == sum(line.counts) == 400
+    exact = epsilon_bracket([(units[0][0], 400)], delta=DELTA)
+    assert epsilon_bracket([(coin, 1)], delta=DELTA).upper >= exact.lower * (1 - 1e-4)
+    assert epsilon_floor([(line, 1)], delta=DELTA) <= exact.upper
+
+
+@pytest.mark.parametrize("spacing", [0.005, 0.007, 0.04])
+def test_a_noise_lies_between_its_nodes_wherever_rounding_puts_it(spacing: float) -> None:
+    for place in range(-1200, 900, 7):
+        node = interpolated_noises._noise_at(place, spacing)
+        for noise in (math.nextafter(node, 0), node, math.nextafter(node, math.inf)):
+            found = interpolated_noises._place(noise, spacing)
+            far = interpolated_noises._noise_at(found, spacing)
+            assert interpolated_noises._noise_at(found + 1, spacing) < noise <= far
+
+
+def test_moments_far_apart_are_not_interpolated_on_a_line() -> None:
+    near, far = (
+        ReplacedGaussianPair(noise_multiplier=noise, sampling_probability=0.9) for noise in (1, 2)
     )
-
-
-EVERY = DEFAULT_ACCEPT | {Status.DERIVED}
-
-
-@pytest.mark.parametrize("relation", NeighboringRelation)
-def test_a_thousand_noises_have_a_narrow_guarantee(relation: NeighboringRelation) -> None:
-    found = guarantee(ledger(1000), relation=relation, delta=DELTA, accept=EVERY).headline
-    assert found
-    assert found.epsilon_lower
-    assert found.epsilon - found.epsilon_lower <= 1e-4 * found.epsilon
-    assert "noise-interpolation" in found.theorems
-    assert "outward-rounding" not in found.theorems
-    assert found.status is Status.DERIVED
-    back = guarantee(ledger(1000), relation=relation, epsilon=found.epsilon, accept=EVERY).headline
-    assert back
-    assert back.delta == pytest.approx(DELTA, rel=1e-3)
-
-
-def test_published_theorems_alone_round_outward() -> None:
-    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
-    published, derived = (
-        guarantee(ledger(1000), relation=relation, delta=DELTA, accept=accept).headline
-        for accept in (DEFAULT_ACCEPT, EVERY)
-    )
-    assert published
-    assert derived
-    assert published.epsilon_lower
-    assert published.status is Status.PUBLISHED
-    assert "noise-interpolation" not in published.theorems
-    assert published.epsilon > derived.epsilon
-    assert published.epsilon_lower <= derived.epsilon
-    assert "outward-rounding" in published.theorems
-
-
-def test_noises_that_the_contour_cannot_serve_are_rounded() -> None:
-    counts = EventCounts(
-        steps={
-            Event(
-                mechanism=Gaussian(noise_multiplier=0.6 + n / 5000),
-                sampling=Poisson(sampling_probability=1e-5),
-            ): 1
-            for n in range(500)
-        }
-    )
-    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
-    found = guarantee(counts, relation=relation, delta=1e-7, accept=EVERY).headline
-    rounded = guarantee(counts, relation=relation, delta=1e-7, accept=DEFAULT_ACCEPT).headline
-    assert found
-    assert rounded
-    assert found.epsilon <= rounded.epsilon
-    assert "noise-interpolation" not in found.theorems
+    steps = InterpolatedSteps(near=near, far=far, shares=(0.5,), counts=(1,))
+    logs = log_moments(steps, Direction.REMOVE)  # without a warning
+    index = int(np.flatnonzero(np.isfinite(logs))[-1])
+    assert logs[index] >= log_moments(near, Direction.REMOVE)[index] - 1
+    ends = [
+        Line(log_moment, 0.0, np.zeros(3, dtype=np.complex128), np.zeros(3))
+        for log_moment in (700.0, 50.0)
+    ]
+    with pytest.raises(NoMomentsError):
+        complex_moments._interpolated(steps, *ends)
+    unsure = [replace(one, log_moment=1.0, log_moment_error=1e-3) for one in ends]
+    with pytest.raises(NoMomentsError):
+        complex_moments._interpolated(steps, *unsure)

@@ -55,6 +55,11 @@ def test_a_contradicted_run_begins_with_what_its_code_was_seen_to_do(desk: Desk)
     shown = {"first": "0", "steps": "500", "noise": "1.1", "rate": "", "sampling": "shuffle"}
     assert filled(desk).items() >= (shown | {"batch": "240", "pass": "250"}).items()
     assert "that the code was seen to use" in desk.browser.get("/runs/run/correct").text
+    caveat = "the code of a run was seen to sample otherwise than was recorded"
+    assert caveat in desk.browser.get("/datasets/data/proved").text
+    sent_form = filled(desk) | {"reason": "The loader shuffles."}
+    assert desk.send("/runs/run/correct", **sent_form, do="record").status_code == 303
+    assert caveat not in desk.browser.get("/datasets/data/proved").text
 
 
 def test_a_branch_without_steps_has_nothing_to_correct(desk: Desk) -> None:

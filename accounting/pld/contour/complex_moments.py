@@ -34,6 +34,9 @@ from accounting.work_limit import spend
 LINES_BYTES: Final = 48 * 2**20
 # Below this modulus a moment is noise; its slack then dwarfs it and the bracket stays sound.
 _LEAST_MODULUS: Final = 1e-300
+# Of steps between two pairs: how far apart, and how well known, the pairs' log moments must be.
+_APART_MAX: Final = 600.0
+_KNOWN: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,8 @@ def _interpolated(pair: InterpolatedSteps, near: Line, far: Line) -> Line:
     difference = near.log_moment - far.log_moment
     known = near.log_moment_error + far.log_moment_error
     known += u * (abs(near.log_moment) + abs(far.log_moment))  # of the difference
+    if not (known <= _KNOWN and difference <= _APART_MAX):
+        raise NoMomentsError("The moments of the ends are too far apart or not known well.")
     one: ComplexArray = np.expm1(near.log_values)
     other: ComplexArray = np.expm1(far.log_values)
     one_error = np.exp(near.log_values.real) * np.expm1(np.minimum(near.slack, 700.0))
@@ -171,14 +176,14 @@ def _interpolated(pair: InterpolatedSteps, near: Line, far: Line) -> Line:
         grown = 1 + share * math.expm1(difference)
         p, rest = share * math.exp(difference) / grown, (1 - share) / grown
         error = abs(p) * one_error + abs(rest) * other_error
-        error += (abs(p * rest) * known + u) * np.abs(one - other)
+        error += (1.001 * abs(p * rest) * known + u) * np.abs(one - other)
         logs, off = _logarithms(np.asarray(p * one + rest * other), error)
         log_values += count * logs
         slack += count * off
         sizes += count * np.abs(logs)
         log_grown = math.log1p(share * math.expm1(difference))
         log_moment += count * (far.log_moment + log_grown)
-        each = abs(p) * near.log_moment_error + abs(rest) * far.log_moment_error
+        each = 1.001 * (abs(p) * near.log_moment_error + abs(rest) * far.log_moment_error)
         size = abs(far.log_moment) + abs(log_grown) + abs(difference)
         log_moment_error += count * (each + (u + rounding) * size)
     return Line(log_moment, log_moment_error, log_values, slack + 2 * rounding * sizes)

@@ -40,7 +40,8 @@ def log_moments_of_coins(coins: InterpolatedSteps, near: Array, far: Array) -> A
     shares, counts = _columns(coins)
     known = np.isfinite(near) & np.isfinite(far)
     low, high = np.where(known, far, 0.0), np.where(known, near, 0.0)
-    logs = low + np.log1p(shares * np.expm1(high - low))
+    gap = np.minimum(high - low, _EXPONENT_MAX)
+    logs = np.where(high - low > gap, high, low + np.log1p(shares * np.expm1(gap)))
     sizes = np.sum(counts * (np.abs(logs) + np.abs(low) + np.abs(high)), axis=0)
     total = np.sum(counts * logs, axis=0) + (_U + 4 * len(counts) * UNIT_ROUNDOFF) * sizes
     return np.asarray(np.where(known, total, np.inf), dtype=np.float64)

@@ -258,7 +258,7 @@ def _proved(connection: Connection, request: Request, name: str, delta: float) -
     found: dict[str, Any] = answers_of(request).compute(
         ("dataset proved", row.id, row.created_at, asked), version, work
     )
-    return found
+    return found | {"contradicted": incidents.contradicted_runs(connection, row.id)}
 
 
 def _reached(viewer: Caller) -> Any:
