@@ -43,7 +43,7 @@ class ServerError(Exception):
 
 
 def free_port() -> int:
-    """A port that nobody listens on.
+    """A port without a listener.
 
     It is below those that Linux gives to sockets that name none: until the caller listens, no
     connection and no other server takes it by chance.

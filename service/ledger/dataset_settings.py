@@ -277,7 +277,7 @@ def _store(
 
 
 def _is_newly_overdrawn(connection: Connection, before: Row[Any], answer: DatasetAnswer) -> bool:
-    """Whether a change leaves a limit exceeded that was not, or of which no incident tells."""
+    """Whether a change newly exceeds a limit, or leaves it exceeded without an incident."""
     if answer.budget is None or not answer.budget.overdrawn:
         return False
     earlier = budget_of_dataset(connection, before)

@@ -66,7 +66,7 @@ def test_a_commit_whose_wait_for_a_standby_was_cancelled_is_not_acknowledged(
 
 
 def answers(engine: Engine) -> bool:
-    """Whether the server is heard, of which a connection is made if there is none."""
+    """Whether the server is heard; it connects first if there is no connection."""
     with suppress(UnavailableError), snapshot(engine) as connection:
         return bool(connection.exec_driver_sql("SELECT 2").scalar_one() == 2)
     return False

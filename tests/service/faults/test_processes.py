@@ -220,7 +220,7 @@ def test_who_was_told_to_come_again_is_not_recorded_behind_its_back(
             body = {"events": [step(0)]}
             second = pool.submit(api.post, "/v1/runs/other/events", json=body)
             try:
-                require_unavailable(first.result())  # it is being written, which nobody knows
+                require_unavailable(first.result())  # it is still being written
                 require_unavailable(second.result())
             finally:
                 told.set()

@@ -101,7 +101,7 @@ def blank_correction(
 
 
 def _sampling_fields(sampling: Mapping[str, Any]) -> dict[str, str]:
-    """The fields of a sampling; none where the form has no such sampling."""
+    """The fields of a sampling; empty if the form has no such sampling."""
     kind = sampling["kind"]
     if kind == "shuffle" and sampling.get("reshuffle") == "once":
         kind = "shuffle_once"

@@ -72,7 +72,7 @@ class SpendingLines:
 
 
 def _key(row: Row[Any]) -> tuple[Hashable, Hashable]:
-    """Of a line in the cache: which dataset's it is, and of which version."""
+    """The key of a line in the cache: its dataset, and the version of that."""
     return (row.id, row.created_at, row.revision), row.version
 
 
