@@ -63,6 +63,7 @@ def _correction_of_an_overdraft(desks: Desks) -> None:
             ("Sampling probability", "0.004"), ("Reason", "The batches were drawn by coins."),
         ):  # fmt: skip
             page.get_by_label(label).fill(given)
+        page.get_by_label("How records were drawn").select_option(label="Poisson")
         press(page, "Preview")
         expect(page.locator("#preview")).to_have_text("Preview: nothing is recorded yet")
         sound(page)
