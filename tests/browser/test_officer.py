@@ -212,6 +212,10 @@ def test_an_overdraft_leads_to_a_correction_with_its_preview(office: str, look: 
     ):  # fmt: skip
         page.get_by_label(label).fill(text)
     press(page, "Preview")
+    # The form began with full batches, as recorded, which have no sampling probability.
+    expect(page.get_by_text("must be empty: the sampling that is chosen has none")).to_be_visible()
+    page.get_by_label("How records were drawn").select_option(label="Poisson")
+    press(page, "Preview")
     expect(page.locator("#preview")).to_have_text("Preview: nothing is recorded yet")
     sound(page)
     with api_of(office, KEYS["admin"]) as api:

@@ -49,7 +49,8 @@ class Desk:
         return self.browser.post(path, data=given | {"csrf": self._csrf})
 
     def correct(self, do: str = "preview", **given: str) -> httpx.Response:
-        return self.send("/runs/run/correct", **CORRECTION | given, do=do)
+        own = CORRECTION | ({"rate": ""} if "sampling" in given else {})
+        return self.send("/runs/run/correct", **own | given, do=do)
 
     def figures(self) -> list[str]:
         """What is certified of the run and of the dataset, and the charged share."""
@@ -185,22 +186,29 @@ def test_what_is_wrong_with_a_correction_is_said_beside_its_field(
 
 
 @pytest.mark.parametrize(
-    ("kind", "sampling"),
+    ("kind", "others", "sampling"),
     [
-        ("shuffle", {"reshuffle": "each_pass"}), ("shuffle_once", {"reshuffle": "once"}),
-        ("cyclic", {}), ("fixed_size", {"steps_per_pass": None}), ("full", None), ("unknown", None),
+        ("shuffle", {"rate"}, {"batch_size": 600, "steps_per_pass": 100, "reshuffle": "each_pass"}),
+        ("shuffle_once", {"rate"}, {"batch_size": 600, "steps_per_pass": 100, "reshuffle": "once"}),
+        ("cyclic", {"rate"}, {"batch_size": 600, "steps_per_pass": 100}),
+        ("fixed_size", {"rate", "pass"}, {"batch_size": 600}),
+        ("full", {"rate", "batch", "pass"}, {}), ("unknown", {"rate", "batch", "pass"}, {}),
+        ("poisson", {"batch", "pass"}, {"sampling_probability": 0.01}),
     ],
 )  # fmt: skip
-def test_each_sampling_of_the_form_is_recorded(
-    desk: Desk, kind: str, sampling: Json | None
+def test_each_sampling_of_the_form_is_recorded_with_its_own_fields_alone(
+    desk: Desk, kind: str, others: set[str], sampling: Json
 ) -> None:
-    given = {"sampling": kind, "batch": "600", "pass": "100"}
+    given = {"sampling": kind, "rate": "0.01", "batch": "600", "pass": "100"}
+    refused = desk.correct("record", **given)
+    fault = "must be empty: the sampling that is chosen has none"
+    assert (refused.status_code, faults(refused)) == (422, dict.fromkeys(others, fault))
+    assert desk.api.get("/v1/runs/run/corrections").json()["corrections"] == []
+    given |= dict.fromkeys(others, "")
     assert desk.correct("record", **given).status_code == 303
     (done,) = desk.api.get("/v1/runs/run/corrections").json()["corrections"]
-    expected: Json = {"kind": "shuffle" if kind == "shuffle_once" else kind}
-    if sampling is not None:
-        expected |= {"batch_size": 600, "steps_per_pass": 100} | sampling
-    assert done["sampling"].items() >= {k: v for k, v in expected.items() if v}.items()
+    expected = sampling | {"kind": "shuffle" if kind == "shuffle_once" else kind}
+    assert done["sampling"].items() >= expected.items()
 
 
 def test_a_stale_run_is_closed_for_a_reason_that_the_log_keeps(desk: Desk, engine: Engine) -> None:

@@ -36,7 +36,11 @@ _MEMBERS: Final = {
     "rate": "sampling_probability", "batch": "batch_size", "pass": "steps_per_pass",
 }  # fmt: skip
 _IN_ORDER: Final = ("shuffle", "shuffle_once", "cyclic")
+_FIELDS: Final = {"poisson": ("rate",), "fixed_size": ("batch",)} | dict.fromkeys(
+    _IN_ORDER, ("batch", "pass")
+)  # that a sampling has
 _NOT_A_NUMBER: Final = "must be a number, such as 1.1 or 1e-3"
+_ANOTHER: Final = "must be empty: the sampling that is chosen has none"
 _NOT_WHOLE: Final = "must be a whole number"
 
 
@@ -118,14 +122,13 @@ def _sampling(sent: Mapping[str, str], faults: dict[str, str]) -> dict[str, Any]
         faults["body.sampling"] = "must be one of those that are offered"
         return {"kind": "full"}
     found: dict[str, Any] = {"kind": "shuffle" if kind == "shuffle_once" else kind}
-    if kind == "poisson":
-        found["sampling_probability"] = _real(
-            sent, "rate", "body.sampling.sampling_probability", faults
-        )
-    if kind in (*_IN_ORDER, "fixed_size"):
-        found["batch_size"] = _whole(sent, "batch", "body.sampling.batch_size", faults)
-    if kind in _IN_ORDER:
-        found["steps_per_pass"] = _whole(sent, "pass", "body.sampling.steps_per_pass", faults)
+    for name, member in _MEMBERS.items():
+        place = f"body.sampling.{member}"
+        if name in _FIELDS.get(kind, ()):
+            read = _real if name == "rate" else _whole
+            found[member] = read(sent, name, place, faults)
+        elif sent.get(name, "").strip():
+            faults[place] = _ANOTHER  # it may be another sampling that was meant
     if kind in ("shuffle", "shuffle_once"):
         found["reshuffle"] = "once" if kind == "shuffle_once" else "each_pass"
     return found
