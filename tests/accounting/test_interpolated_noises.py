@@ -32,6 +32,7 @@ from accounting.pld.pairs import (
     SampledGaussianPair,
 )
 from accounting.pld.profiles import UnknownProfileError, profile, profiles
+from accounting.pld.tails import tails
 from accounting.rounding import Array
 
 KINDS = (SampledGaussianPair, ReplacedGaussianPair)
@@ -284,6 +285,8 @@ def test_a_line_of_steps_has_no_profile_of_its_own() -> None:
     steps = InterpolatedSteps(near=near, far=far, shares=(0.5, 0.6), counts=(1, 1))
     with pytest.raises(UnknownProfileError):
         profile(steps, direction=Direction.REMOVE, epsilon=1.0)
+    with pytest.raises(UnknownProfileError):
+        tails(steps, direction=Direction.REMOVE, losses=LOSSES)
     assert epsilon_bracket([(steps, 1)], delta=DELTA).upper < math.inf  # it is not one step alone
 
 

@@ -3,6 +3,9 @@
 import pytest
 
 from accounting.accountants.best_bound import best_bound, guarantee
+from accounting.accountants.event_grouping import group_events
+from accounting.accountants.many_noises import interpolated_bound
+from accounting.accountants.queries import Query
 from accounting.event_counts import EventCounts
 from accounting.events import Event, Gaussian, NeighboringRelation, Poisson
 from accounting.guarantees import DEFAULT_ACCEPT, Status
@@ -72,6 +75,8 @@ def test_noises_that_the_contour_cannot_serve_are_rounded() -> None:
     assert rounded
     assert found.epsilon <= rounded.epsilon
     assert "noise-interpolation" not in found.theorems
+    question = Query(relation=relation, accept=EVERY, delta=1e-7, epsilon=None)
+    assert interpolated_bound(group_events(counts), question) is None
 
 
 def test_a_headline_alone_is_the_same_without_its_lower_end() -> None:
