@@ -6,7 +6,16 @@ from typing import Any, Final
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from service.formatting import NO_BOUND, down, many, percent_down, percent_up, plain, up
+from service.formatting import (
+    NO_BOUND,
+    charged_of,
+    down,
+    many,
+    percent_down,
+    percent_up,
+    plain,
+    up,
+)
 from service.ledger.incidents import IncidentAnswer, Kind
 
 _BAD: Final = "bad"
@@ -324,7 +333,7 @@ def _epsilons(detail: Mapping[str, Any]) -> str:
     """What a budget has spent, and the rest of it, as epsilons."""
     told = {name: detail[name] for name in _EPSILONS if name in detail}
     phrases = [
-        _EPSILONS[name].format("no finite bound" if value is None else _told_value(name, value))
+        _EPSILONS[name].format(NO_BOUND if value is None else _told_value(name, value))
         for name, value in told.items()
     ]
     return _PHRASES["spent"].format(", ".join(phrases))
@@ -351,6 +360,8 @@ def _phrase(name: str, value: Any) -> str:
     phrase = _PHRASES.get(name, name.replace("_", " ") + " {}")
     if value is None:
         return f"{' '.join(phrase.format('').split())}: {NO_BOUND}"
+    if name == "share":
+        return f"charged {charged_of(value, 'the capacity')}"
     return phrase.format(_told_value(name, value))
 
 
