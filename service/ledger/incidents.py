@@ -116,9 +116,12 @@ _OF_LIMIT: Final = (
 _CONTRADICTED: Final = select(func.count(incidents.c.run_id.distinct())).where(
     incidents.c.dataset_id == bindparam("dataset"),
     incidents.c.kind == Kind.SAMPLING_CONTRADICTED,
-    incidents.c.run_id.not_in(
-        select(corrections.c.run_id).where(corrections.c.dataset_id == bindparam("dataset"))
-    ),
+    ~select(corrections.c.id)
+    .where(
+        corrections.c.run_id == incidents.c.run_id,
+        corrections.c.recorded_at >= incidents.c.occurred_at,  # an earlier one knew nothing of it
+    )
+    .exists(),
 )
 _COUNT: Final = (
     select(func.count())
@@ -191,7 +194,7 @@ def latest_incidents(
 
 
 def contradicted_runs(connection: Connection, dataset_id: int) -> int:
-    """How many runs of a dataset were seen to sample otherwise than declared, and not corrected."""
+    """How many runs of a dataset were seen to sample otherwise, and not corrected since."""
     return connection.scalar(_CONTRADICTED, {"dataset": dataset_id}) or 0
 
 

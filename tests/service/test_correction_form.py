@@ -47,6 +47,7 @@ def test_the_form_of_a_correction_begins_with_what_was_recorded_last(desk: Desk)
 def test_a_contradicted_run_begins_with_what_its_code_was_seen_to_do(desk: Desk) -> None:
     loader = {"kind": "shuffle", "batch_size": 240, "steps_per_pass": 250, "reshuffle": "each_pass"}
     found = SAMPLING | {"status": "contradicted", "declared": POISSON, "reason": "It shuffles."}
+    assert desk.correct("record", first="0", steps="10").status_code == 303  # not of the sampling
     for batch in (120, 240):
         recorded = loader | {"batch_size": batch, "steps_per_pass": 60_000 // batch}
         sent = desk.api.post("/v1/runs/run/findings", json=found | {"recorded": recorded})
@@ -57,7 +58,7 @@ def test_a_contradicted_run_begins_with_what_its_code_was_seen_to_do(desk: Desk)
     assert "that the code was seen to use" in desk.browser.get("/runs/run/correct").text
     caveat = "the code of a run was seen to sample otherwise than was recorded"
     assert caveat in desk.browser.get("/datasets/data/proved").text
-    sent_form = filled(desk) | {"reason": "The loader shuffles."}
+    sent_form = filled(desk) | {"first": "10", "steps": "490", "reason": "The loader shuffles."}
     assert desk.send("/runs/run/correct", **sent_form, do="record").status_code == 303
     assert caveat not in desk.browser.get("/datasets/data/proved").text
 
