@@ -54,8 +54,10 @@ def test_the_inbox_tells_what_each_means_and_what_to_do(happened: httpx.Client) 
         "limit of the dataset data · as an ε: charged no finite bound, reserved 0, "
         "the steps would add 1.25, limit 0.5"
     ) in said
-    first, second = CARD.findall(text)
-    assert [one["id"] for one in inbox(happened)] == [first, second]
+    newest = page(happened, "/incidents", {"sort": "newest"})
+    assert CARD.findall(newest) == [one["id"] for one in inbox(happened)]
+    first, second = CARD.findall(newest)
+    assert CARD.findall(text) == [second, first]  # the overdraft before the refusal
     assert note(happened, first, "acknowledge", text="expected").status_code == 201
     assert CARD.findall(page(happened, "/incidents")) == [second]
     assert CARD.findall(page(happened, "/incidents", {"state": "acknowledged"})) == [first]
@@ -79,6 +81,26 @@ def test_an_overdraft_names_its_causes_apart_from_what_to_do(happened: httpx.Cli
     assert "a higher limit does not change that" in said
     assert advice.do not in said
     assert advice.do in words(page(happened, "/incidents", {"dataset": "data"}))
+
+
+def test_the_most_serious_are_listed_first_on_every_part(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "PART_SIZE", 2)
+    setup(api)
+    kinds = [Kind.CORRECTION, Kind.OVERDRAFT, Kind.REFUSAL, Kind.NOISE_REUSED, Kind.THRESHOLD]
+    for kind in kinds:
+        happen(engine, 0, kind=kind)
+    by_kind = {one["kind"]: one["id"] for one in inbox(api)}
+    found, where = [], "/incidents"
+    while where:
+        text = page(api, where)
+        found += CARD.findall(text)
+        where = link(text, "next") or ""
+    bad, warn = [Kind.NOISE_REUSED, Kind.OVERDRAFT], [Kind.THRESHOLD, Kind.REFUSAL]
+    assert found == [by_kind[kind] for kind in (*bad, *warn, Kind.CORRECTION)]
+    rising = CARD.findall(page(api, "/incidents", {"sort": "weight"}))
+    assert rising == found[:-3:-1]
 
 
 def test_the_overview_leads_to_what_is_open(happened: httpx.Client) -> None:

@@ -26,12 +26,15 @@ URL = "/v1/datasets/data/incidents"
 
 
 def happen_in(
-    connection: Connection, *sequences: int, run: str | None = "run", **detail: DetailValue
+    connection: Connection,
+    *sequences: int,
+    run: str | None = "run",
+    kind: Kind = Kind.REFUSAL,
+    **detail: DetailValue,
 ) -> None:
     """Record incidents of the dataset of the tests, one a sequence."""
     home = find_dataset(connection, "data").id
     run_id = None if run is None else find_run(connection, run).id
-    kind = Kind.REFUSAL
     record_incidents(
         connection,
         [
@@ -41,9 +44,15 @@ def happen_in(
     )
 
 
-def happen(engine: Engine, *sequences: int, run: str | None = "run", **detail: DetailValue) -> None:
+def happen(
+    engine: Engine,
+    *sequences: int,
+    run: str | None = "run",
+    kind: Kind = Kind.REFUSAL,
+    **detail: DetailValue,
+) -> None:
     with transaction(engine) as connection:
-        happen_in(connection, *sequences, run=run, **detail)
+        happen_in(connection, *sequences, run=run, kind=kind, **detail)
 
 
 def test_an_incident_is_listed_as_it_was_recorded(api: httpx.Client, engine: Engine) -> None:

@@ -135,7 +135,7 @@ def test_an_overdraft_is_told_by_how_much(api: httpx.Client) -> None:
     assert float(beyond(1.25, 1.0)) >= 0.25
     assert beyond(None, 1.0) == "no finite bound"
     for path in ("/", "/datasets", "/datasets/data"):
-        assert f"overdrawn by {over}" in words(page(api, path)), path
+        assert f"overdrawn by ε {over}" in words(page(api, path)), path
 
 
 def test_the_runs_of_a_key_are_added_up(api: httpx.Client, engine: Engine, serve: Serve) -> None:

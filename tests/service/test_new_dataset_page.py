@@ -94,6 +94,13 @@ def test_a_training_chooses_the_filter_as_the_api_does(desk: Desk) -> None:
     assert plain["budget"]["filter"] != stored["budget"]["filter"]
 
 
+def followed(desk: Desk, text: str, link: str) -> Any:
+    """The certified answer of the planner behind a link that begins so."""
+    found = re.search(rf'<a href="/planner\?([^"]*)">{link}', text)
+    assert found
+    return desk.browser.get(f"/planner/answer.json?{unescape(found[1])}").json()
+
+
 def test_a_preview_says_how_much_of_the_training_fits(desk: Desk) -> None:
     fits = desk.send("preview", **TRAINING).text
     assert "All 30,000 steps fit" in fits
@@ -102,6 +109,15 @@ def test_a_preview_says_how_much_of_the_training_fits(desk: Desk) -> None:
     few = desk.send("preview", **TRAINING | {"noise": "0.9", "steps": "900000"}).text
     found = re.search(r"<strong>([\d,]+) of its 900,000 steps fit", few)
     assert found
+    assert "The planner finds" not in fits
+    assert followed(desk, few, "the least ε")["solved"] is None
+    louder = followed(desk, few, "the noise")["solved"]
+    assert louder["parameter"] == "noise_multiplier"
+    assert louder["value"] > 0.9
+    whole = desk.send("preview", **TRAINING | {"noise": str(louder["value"]), "steps": "900000"})
+    assert "all 900,000 steps" in whole.text
+    shorter = followed(desk, few, "the steps")["solved"]
+    assert (shorter["parameter"], shorter["value"] < 900_000) == ("steps", True)
     created = desk.send(**TRAINING | {"noise": "0.9", "steps": "900000"})
     assert created.status_code == 303
     sampling = {"kind": "poisson", "sampling_probability": 0.001}
@@ -223,3 +239,11 @@ def test_datasets_new_is_the_form_unless_a_dataset_has_that_name(desk: Desk) -> 
     assert desk.browser.get("/datasets/new").headers["location"] == "/new-dataset"
     assert desk.send(name="new").status_code == 303
     assert desk.browser.get("/datasets/new").status_code == 200
+
+
+def test_a_planned_noise_that_is_usual_is_one_line_of_what_fits(desk: Desk) -> None:
+    assert desk.send(**TRAINING | {"noise": "2", "steps": "100"}).status_code == 303
+    said = words(desk.browser.get("/datasets/letters").text)
+    assert re.findall(r"noise ([\d.]+) (\w+)", said[said.index("What would still fit") :]) == [
+        ("2", "planned"), ("0.8", "little"), ("1.1", "usual"),
+    ]  # fmt: skip

@@ -21,6 +21,7 @@ from service.ledger.incidents import IncidentAnswer, Kind
 _BAD: Final = "bad"
 _WARN: Final = "warn"
 _QUIET: Final = "quiet"
+WEIGHTS: Final = (_QUIET, _WARN, _BAD)  # the most serious last
 # What each status is worth, and the colour of its badge.
 STATUSES: Final[dict[Status, tuple[str, str]]] = {
     Status.PUBLISHED: ("Stated in a peer-reviewed paper.", "good"),
@@ -255,14 +256,14 @@ _ENDLESS: Final = Advice(  # an overdraft whose epsilon is infinite
     "Stop the runs: nothing more is admitted, and a higher limit does not change that. Find on "
     "the page of the dataset which run or correction it is.",
 )
-_OTHER: Final = Advice(_WARN, "", "Look at its details.")
+OTHER: Final = Advice(_WARN, "", "Look at its details.")
 
 
 def advice_of(incident: IncidentAnswer) -> Advice:
     """What to do about an incident."""
     if incident.kind == Kind.OVERDRAFT and incident.detail.get("spent", 0) is None:
         return _ENDLESS
-    return ADVICE.get(incident.kind, _OTHER)
+    return ADVICE.get(incident.kind, OTHER)
 
 
 # Each number or word of an incident as a phrase, in the order in which they are told; what is not

@@ -375,7 +375,8 @@ def _fits(
 ) -> list[dict[str, Any]] | None:
     """How long some trainings could still run, each alone; None without a limit."""
     batch = min(BATCH, row.dataset_size) if planned is None else planned[1]
-    noises = _NOISES if planned is None else (("planned", planned[0]), *_NOISES)
+    noises = [("planned", planned[0])] if planned else []
+    noises += [one for one in _NOISES if one[1] not in dict(noises).values()]
     rate = batch / row.dataset_size
     sampling = Poisson(sampling_probability=rate) if rate < 1 else None
     if sampling is None:

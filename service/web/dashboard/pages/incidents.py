@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import Field, ValidationError
-from sqlalchemy import Connection, Engine, Row, Select, or_, select
+from sqlalchemy import Connection, Engine, Row, Select, case, or_, select
 
 from service.clock import now
 from service.errors import InvalidRequestError
@@ -38,6 +38,14 @@ from service.web.strict_requests import expensive
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _KINDS: Final = [("", "any"), *((kind.value, words(kind).lower()) for kind in Kind)]
+# The most serious first, and of those that are equally serious the newest.
+_SORTS: Final = {
+    "weight": case(
+        {kind: glossary.WEIGHTS.index(one.weight) for kind, one in glossary.ADVICE.items()},
+        value=incidents.c.kind,
+        else_=glossary.WEIGHTS.index(glossary.OTHER.weight),
+    )
+}
 ASSIGNEES_MAX: Final = 500  # keys that are offered
 _HEADS: Final = (
     "incident", "kind", "dataset", "run", "occurred_at", "state", "assignee", "means", "to_do",
@@ -53,7 +61,7 @@ class _Inbox(Listed):
     dataset: str | None = Field(default=None, max_length=63)
     assignee: str | None = Field(default=None, max_length=PERSON_LENGTH_MAX)
     incident: str | None = Field(default=None, max_length=63)  # the one that is handled
-    sort: Literal["newest", "oldest"] = "newest"
+    sort: Literal["newest", "oldest", "weight", "-weight"] = "-weight"
 
     def rows(self, viewer: Caller) -> Select[Any]:
         """The incidents that are asked for."""
@@ -79,7 +87,7 @@ def inbox(
 def _found(database: Engine, viewer: Caller, asked: _Inbox) -> dict[str, Any]:
     """All that the page shows."""
     with snapshot(database) as connection:
-        part = listing.part_of(connection, asked.rows(viewer), incidents, asked)
+        part = listing.part_of(connection, asked.rows(viewer), incidents, asked, _SORTS)
         told = handled(connection, part.rows)
         keys = _keys(connection, viewer) if viewer.may(Role.ADMIN) else []
     return {

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection, Engine, select
 
+from accounting.calibration import Parameter
 from service.errors import (
     BudgetExhaustedError,
     ConflictError,
@@ -140,6 +141,7 @@ def _page(
         names = names.order_by(datasets.c.name).limit(_PARENTS_SHOWN)
         known = list(connection.scalars(names))
     training = None if asked is None else asked.training
+    admitted = _admitted_of(preview, training)
     return render(
         request,
         "new_dataset.html",
@@ -148,7 +150,8 @@ def _page(
         form=form,
         preview=preview,
         training=None if training is None else dataset_form.training_words(training),
-        admitted=_admitted_of(preview, training),
+        admitted=admitted,
+        searches=_searches(preview, training) if admitted and admitted[0] < admitted[1] else {},
         planned=_planned(form),
         known=known,
         relations=[(one.value, f"{title}: {told}") for one, (title, told) in RELATIONS.items()],
@@ -164,6 +167,18 @@ def _admitted_of(
     ((event, _),) = training.counts().steps.items()
     found = admitted_steps(preview, [event])
     return None if found is None else (min(found[0], training.steps), training.steps)
+
+
+def _searches(preview: CreatedDataset | None, training: PlannerForm | None) -> dict[str, str]:
+    """The planner's settings that find another training which the limit admits, or its cost."""
+    if preview is None or preview.budget is None or training is None:
+        return {}
+    limit = preview.budget.epsilon
+    return {
+        "the least ε that admits it": training.query(),
+        "the noise for this ε": training.query(find=Parameter.NOISE_MULTIPLIER, epsilon=limit),
+        "the steps for this ε": training.query(find=Parameter.STEPS, epsilon=limit),
+    }
 
 
 def _planned(form: ShownForm) -> str:
