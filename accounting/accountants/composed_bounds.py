@@ -46,6 +46,7 @@ from accounting.pld.certified_composition import (
     epsilon_bracket,
 )
 from accounting.pld.contour.parameters import Units
+from accounting.pld.lattice.lattice_bounds import End
 from accounting.pld.replace_one import replaced_delta, replaced_epsilon
 from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS
@@ -270,9 +271,10 @@ def _epsilon(above: Units, below: Units, delta: float, width: float) -> tuple[fl
     """(upper, lower) epsilon; the lower one None where nothing is known."""
     if not above:
         return 0.0, 0.0
-    bracket = epsilon_bracket(above, delta=delta, width=width)
     if dict(below) == dict(above):
+        bracket = epsilon_bracket(above, delta=delta, width=width)
         return bracket.upper, bracket.lower
+    bracket = epsilon_bracket(above, delta=delta, width=width, only=End.UPPER)
     return bracket.upper, attained_epsilon(below, delta=delta) if below else None
 
 

@@ -26,17 +26,14 @@ from accounting.pld.contour.contour_bounds import contour_delta, contour_epsilon
 from accounting.pld.contour.parameters import NoDecayError, Units, log_total_moments
 from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, NoMomentsError
 from accounting.pld.exact_search import exact_epsilon
-from accounting.pld.lattice.lattice_bounds import lattice_delta, lattice_epsilon
+from accounting.pld.lattice.lattice_bounds import End, lattice_delta, lattice_epsilon
 from accounting.pld.multinomial import counted, counted_delta
 from accounting.pld.pairs import (
     DensePair,
-    DiscretePair,
     GaussianPair,
     InterpolatedSteps,
-    LaplacePair,
     Pair,
-    ReplacedGaussianPair,
-    SymmetricPair,
+    different_orders,
 )
 from accounting.pld.rare_losses import are_rare, rare_bracket, rare_delta
 from accounting.pld.tails import profile
@@ -70,30 +67,6 @@ class Bracket:
     engine: Engine
 
 
-def _symmetric(units: Units) -> bool:
-    """Whether both orders of every pair are the same."""
-
-    def same(pair: object) -> bool:
-        match pair:
-            case GaussianPair() | ReplacedGaussianPair() | SymmetricPair():
-                return True
-            case InterpolatedSteps():
-                return isinstance(pair.near, ReplacedGaussianPair)
-            case LaplacePair():
-                return pair.sampling_probability == 1
-            case DiscretePair() | DensePair():
-                forth = sorted(zip(pair.first, pair.second, strict=True))
-                return forth == sorted(zip(pair.second, pair.first, strict=True))
-            case _:
-                return False
-
-    return all(same(pair) for pair, _ in units)
-
-
-def _directions(units: Units) -> tuple[Direction, ...]:
-    return (Direction.REMOVE,) if _symmetric(units) else (Direction.REMOVE, Direction.ADD)
-
-
 def _gaussian_mu(units: Units) -> tuple[float, float] | None:
     """(lower, upper) mu where every pair is Gaussian, else None."""
     if not all(isinstance(pair, GaussianPair) for pair, _ in units):
@@ -116,7 +89,12 @@ def _gaussian_mu(units: Units) -> tuple[float, float] | None:
     assumptions=(Assumption.PARAMETERS_FIXED_IN_ADVANCE,),
 )
 def epsilon_bracket(
-    units: Units, *, delta: float, width: float = WIDTH, rough: Units | None = None
+    units: Units,
+    *,
+    delta: float,
+    width: float = WIDTH,
+    rough: Units | None = None,
+    only: End | None = None,
 ) -> Bracket:
     """Epsilon at a delta of a composition whose steps are dominated by pairs.
 
@@ -134,11 +112,12 @@ def epsilon_bracket(
         width: relative width to aim at.
         rough: a composition of fewer pairs that dominates the units; enough to show that the second
             order is not the larger.
+        only: the end that is asked for, where it is one: the other may be farther off.
 
     Returns:
         Lower and upper epsilon in nats, >= 0. The upper end may be infinite.
     """
-    return _epsilon_bracket(tuple(units), delta, width, tuple(rough) if rough else None)
+    return _epsilon_bracket(tuple(units), delta, width, tuple(rough) if rough else None, only)
 
 
 @cached_with_cost(maxsize=ANSWERS)
@@ -147,17 +126,18 @@ def _epsilon_bracket(
     delta: float,
     width: float,
     rough: tuple[tuple[Pair, int], ...] | None,
+    only: End | None,
 ) -> Bracket:
     mu = _gaussian_mu(units)
     if mu is not None:
         return Bracket(*gaussian_bracket_epsilon(delta, mu=mu), Engine.CLOSED_FORM)
     lower, upper, engine = 0.0, 0.0, Engine.CLOSED_FORM
-    for direction in _directions(units):
+    for direction in different_orders(pair for pair, _ in units):
         # Of very many steps the other order may have a lower end where this one has none.
         known = lower > 0 or not are_rare(units)
         if upper and known and _is_no_larger(rough or units, direction, upper, delta):
             continue
-        low, high, used = _epsilon(units, direction, delta=delta, width=width)
+        low, high, used = _epsilon(units, direction, delta=delta, width=width, only=only)
         lower, upper = max(lower, low), max(upper, high)
         engine = max(engine, used, key=list(Engine).index)
     return Bracket(lower, upper, engine)
@@ -187,7 +167,8 @@ def _epsilon_floor(units: tuple[tuple[Pair, int], ...], delta: float, width: flo
     if mu is not None:
         return gaussian_bracket_epsilon(delta, mu=mu)[0]
     lattice = DENSE_FLOOR_WIDTH if _has_dense(units) else FLOOR_WIDTH
-    return _epsilon(units, Direction.REMOVE, delta=delta, width=width, lattice=lattice)[0]
+    end = End.LOWER
+    return _epsilon(units, Direction.REMOVE, delta=delta, width=width, lattice=lattice, only=end)[0]
 
 
 def _has_dense(units: Units) -> bool:
@@ -207,7 +188,7 @@ def epsilon_in_order(units: Units, direction: Direction, *, delta: float, width:
     mu = _gaussian_mu(units)
     if mu is not None:
         return gaussian_bracket_epsilon(delta, mu=mu)[1]
-    return _epsilon(units, direction, delta=delta, width=width)[1]
+    return _epsilon(units, direction, delta=delta, width=width, only=End.UPPER)[1]
 
 
 def delta_in_order(units: Units, direction: Direction, *, epsilon: float, width: float) -> float:
@@ -243,7 +224,7 @@ def delta_bracket(units: Units, *, epsilon: float, width: float = WIDTH) -> Brac
     if mu is not None:
         return Bracket(*gaussian_bracket_delta(epsilon, mu=mu), Engine.CLOSED_FORM)
     lower, upper, engine = 0.0, 0.0, Engine.CLOSED_FORM
-    for direction in _directions(units):
+    for direction in different_orders(pair for pair, _ in units):
         if upper and _within(units, direction, epsilon=epsilon, delta=upper):
             continue
         low, high, used = _delta(units, direction, epsilon=epsilon, width=width)
@@ -290,6 +271,7 @@ def _epsilon(
     delta: float,
     width: float,
     lattice: float = LATTICE_WIDTH,
+    only: End | None = None,
 ) -> tuple[float, float, Engine]:
     read = _read_exactly(units, direction)
     if read is not None:
@@ -305,7 +287,7 @@ def _epsilon(
         lower, upper = _both((lower, upper), rare_bracket(units, direction, delta=delta))
     if _too_many(units, upper):
         return lower, upper, Engine.CONTOUR
-    asked = partial(lattice_epsilon, units, direction=direction, delta=delta, width=wide)
+    asked = partial(lattice_epsilon, units, direction=direction, delta=delta, width=wide, only=only)
     return (*_both((lower, upper), _on_lattice(units, asked) or (0.0, math.inf)), Engine.LATTICE)
 
 

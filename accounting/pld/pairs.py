@@ -5,7 +5,10 @@ removed, and log dQ/dP under Q where it is added. A pair is a value: equal pairs
 every cache.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from accounting.events import Direction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,3 +118,26 @@ Pair = (
     | SymmetricPair
     | InterpolatedSteps
 )
+
+
+def different_orders(pairs: Iterable[Pair]) -> tuple[Direction, ...]:
+    """The orders that tell different things of some pairs: one if both orders of each are alike."""
+    same = all(map(_is_symmetric, pairs))
+    return (Direction.REMOVE,) if same else (Direction.REMOVE, Direction.ADD)
+
+
+def _is_symmetric(pair: Pair) -> bool:
+    match pair:
+        case GaussianPair() | ReplacedGaussianPair() | SymmetricPair():
+            return True
+        case InterpolatedSteps():
+            return isinstance(pair.near, ReplacedGaussianPair)
+        case LaplacePair():
+            return pair.sampling_probability == 1
+        case DiscretePair() | DensePair():
+            if max(pair.first) != max(pair.second):
+                return False
+            forth = sorted(zip(pair.first, pair.second, strict=True))
+            return forth == sorted(zip(pair.second, pair.first, strict=True))
+        case _:
+            return False

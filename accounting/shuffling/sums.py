@@ -18,7 +18,7 @@ from accounting.work_limit import cached_with_cost, spend
 
 _U: Final = UNIT_ROUNDOFF
 TABLES_KEPT: Final = 32  # of each kind, 0.1 MB each
-POINTS: Final = 1500  # of a table; the width of a bracket falls as their square
+POINTS: Final = 1400  # of a table; the width of a bracket falls as their square
 REACH: Final = 17.2  # standard deviations of one step's loss, under either law, that tables take in
 LOST: Final = 1e-64  # mass that one operation may move to infinite loss of either sign
 # What grids look like, which no bound depends on: see _grid.
@@ -70,7 +70,7 @@ class _Cells:
         self._off = off  # by how many roundoffs places of atoms may be off, relative, by edge
         self._mass = np.zeros_like(edges)  # of the cell right of each edge
         self._risen = np.zeros_like(edges)  # the same times the way across it, from 0 to 1
-        self._longest, self._sums = 0, 0  # sums in a row, and terms of the longest
+        self._longest, self._sums = 0, 0  # terms of the longest sum at most, and sums in a row
         self._indices = np.arange(len(edges), dtype=np.float64)
 
     def add(self, rows: Table, columns: Table) -> None:
@@ -86,7 +86,7 @@ class _Cells:
         """Take in atoms, each by its cell and how far across it lies."""
         self._mass += np.bincount(cells, masses, minlength=len(self.edges))
         self._risen += np.bincount(cells, masses * way, minlength=len(self.edges))
-        self._longest = max(self._longest, int(np.bincount(cells).max()))
+        self._longest = max(self._longest, len(cells))  # if one cell has all
         self._sums += 1
 
     def _roundoffs(self) -> int:

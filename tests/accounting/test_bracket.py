@@ -28,6 +28,7 @@ from accounting.pld.pairs import (
     Pair,
     SampledGaussianPair,
     SymmetricPair,
+    different_orders,
 )
 
 REMOVE, ADD = Direction
@@ -133,10 +134,8 @@ def test_a_floor_never_passes_its_bracket() -> None:
 )  # fmt: skip
 def test_one_order_serves_only_where_both_are_the_same(pair: Pair, same: bool) -> None:
     both = (REMOVE, ADD)
-    assert certified_composition._directions([(pair, 2)]) == (both[:1] if same else both)
-    assert certified_composition._directions([(GAUSSIAN, 1), (pair, 2)]) == (
-        both[:1] if same else both
-    )
+    assert different_orders([pair]) == (both[:1] if same else both)
+    assert different_orders([GAUSSIAN, pair]) == (both[:1] if same else both)
 
 
 def test_the_second_order_is_composed_only_where_it_may_be_larger(

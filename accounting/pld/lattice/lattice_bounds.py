@@ -8,6 +8,7 @@ functions. docs/theory/lattice.md has the proofs.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from enum import IntEnum
 from typing import Final
 
 import numpy as np
@@ -43,12 +44,25 @@ _FEW: Final = 2**12  # points of a support that fits a window whole
 _NOTHING: Final = -600.0  # log of the mass of a lower law that has none
 
 
+class End(IntEnum):
+    """An end of a bracket."""
+
+    LOWER = 0
+    UPPER = 1
+
+
+# (question, width of the lattice, lower, upper) to (lower, upper), of which one is nearer.
+OneEnd = Callable[[LatticeQuery, float, float, float], tuple[float, float]]
+
+
 class NotCertifiedError(ArithmeticError):
     """No bracket can be stated: the question is not one, or no lattice serves it."""
 
 
-def _compositions(question: LatticeQuery, wanted: float) -> tuple[Composition, Composition]:
-    """Lower and upper composition on a lattice of about the wanted width."""
+def _compositions(
+    question: LatticeQuery, wanted: float, ends: Sequence[End] = tuple(End)
+) -> list[Composition]:
+    """Lower and upper composition on a lattice of about the wanted width, or one of them."""
     pairs = [pair for pair, _ in question.units]
     h, last_bit = lattice_width(
         wanted,
@@ -58,23 +72,23 @@ def _compositions(question: LatticeQuery, wanted: float) -> tuple[Composition, C
     )
     small = 10.0 ** max(-280, math.floor(question.view.log_delta / math.log(10)))
     both = []
-    for pair, ends, mark in zip(pairs, question.reaches, question.marks, strict=True):
+    for pair, reach, mark in zip(pairs, question.reaches, question.marks, strict=True):
         offset = 0.0
         if mark.quartiles < _SMOOTH * h:
             offset = lattice_offset(
-                pair, direction=question.direction, ends=ends, width=h, last=last_bit
+                pair, direction=question.direction, ends=reach, width=h, last=last_bit
             )
         lattice = Lattice(
             width=h,
             offset=offset,
-            bottom=math.floor(ends[0] / last_bit) * last_bit,
-            first=math.floor((ends[0] - offset) / h) - 1,
-            last=math.ceil((ends[1] - offset) / h) + 1,
+            bottom=math.floor(reach[0] / last_bit) * last_bit,
+            first=math.floor((reach[0] - offset) / h) - 1,
+            last=math.ceil((reach[1] - offset) / h) + 1,
             bit=last_bit,
         )
         both.append(laws(pair, direction=question.direction, lattice=lattice, small=small))
     if question.cap < math.inf:
-        return _composed_directly(question, both, h)
+        return _composed_directly(question, both, h, ends)
     first, last = _window(question, h, [law for law, _ in both], [law for _, law in both])
     if last < first:  # so little noise that cells are coarser than what is asked for
         raise NotCertifiedError("The lattice has no point where the answer lies.")
@@ -87,29 +101,28 @@ def _compositions(question: LatticeQuery, wanted: float) -> tuple[Composition, C
         order_above=view.order_above,
     )
 
-    def composed(side: int) -> Composition:
-        units = [(law[side], count) for law, (_, count) in zip(both, question.units, strict=True)]
+    def composed(end: End) -> Composition:
+        units = [(law[end], count) for law, (_, count) in zip(both, question.units, strict=True)]
         return compose(units, width=h, frame=frame)
 
-    return composed(0), composed(1)
+    return [composed(end) for end in ends]
 
 
 def _composed_directly(
-    question: LatticeQuery, both: Sequence[tuple[Law, Law]], h: float
-) -> tuple[Composition, Composition]:
+    question: LatticeQuery, both: Sequence[tuple[Law, Law]], h: float, ends: Sequence[End]
+) -> list[Composition]:
     counts = [count for _, count in question.units]
     shift = math.fsum(k * law.offset for k, (law, _) in zip(counts, both, strict=True))
     last = math.ceil((span(question)[1] - shift) / h)
-    lower, upper = (
+    return [
         compose_directly(
-            [(law[side], count) for law, count in zip(both, counts, strict=True)],
+            [(law[end], count) for law, count in zip(both, counts, strict=True)],
             width=h,
             last=last,
-            upper=bool(side),
+            upper=end is End.UPPER,
         )
-        for side in (0, 1)
-    )
-    return lower, upper
+        for end in ends
+    ]
 
 
 def _window(question: LatticeQuery, h: float, *sides: Sequence[Law]) -> tuple[int, int]:
@@ -136,10 +149,12 @@ def _refined(
     nats: float,
     answer: Callable[[LatticeQuery, Composition, Composition], Answer],
     recentred: Callable[[LatticeQuery, Answer], LatticeQuery],
+    one_end: OneEnd | None = None,
 ) -> tuple[float, float]:
     """Brackets on ever narrower lattices, until one is as narrow as wanted; they intersect.
 
     The first lattice is coarse; what it shows of the answer and of its own error plans the next.
+    Where one end is asked for, the second lattice is the last, and has that end alone.
     """
     low, high, spent, trust = 0.0, math.inf, 0.0, 1.0
     low_end, high_end = span(question)
@@ -149,6 +164,8 @@ def _refined(
         h = max(h, (high_end - low_end) / (FIRST_TRANSFORM * min(8, len(question.units))))
     for _ in range(MAX_ROUNDS):
         h = max(h, limit(question))
+        if one_end is not None and 0 < low <= high < math.inf:
+            return one_end(question, h, low, high)
         spent += work_of(question) / h
         found = answer(question, *_compositions(question, h))
         low, high = max(low, found.low), min(high, found.high)
@@ -220,7 +237,7 @@ def lattice_delta(
 
 
 def lattice_epsilon(
-    units: Units, *, direction: Direction, delta: float, width: float
+    units: Units, *, direction: Direction, delta: float, width: float, only: End | None = None
 ) -> tuple[float, float]:
     """Epsilon of a composition at a delta, certified on both sides.
 
@@ -229,6 +246,7 @@ def lattice_epsilon(
         direction: which law of each pair is first.
         delta: in (0, 1).
         width: wanted (upper - lower) / upper, in (0, 1); what is reached may be wider.
+        only: the end that is asked for, where it is one: the other may then be farther off.
 
     Returns:
         Lower and upper epsilon in nats. At the upper one the upper delta was evaluated to be at
@@ -267,8 +285,17 @@ def lattice_epsilon(
         )
         return replace(asked, view=replace(view, log_delta=math.log(delta)))
 
+    def one_end(asked: LatticeQuery, h: float, low: float, high: float) -> tuple[float, float]:
+        if only is End.LOWER:
+            (lower,) = _compositions(asked, h, [End.LOWER])
+            return max(low, _last_above(lower, delta, asked, start=high)), high
+        (upper,) = _compositions(asked, h, [End.UPPER])
+        return low, min(high, _first_below(upper, delta, asked))
+
     nats = width * max(view.epsilon, 0.02 * view.spread)
-    return _refined(question, nats, answer, recentred)
+    # Where a lattice meets atoms, what the first one shows does not tell how near the second is.
+    plain = only is not None and not any(atoms(pair, direction) for pair, _ in units)
+    return _refined(question, nats, answer, recentred, one_end if plain else None)
 
 
 def _require(units: Units, width: float, in_range: bool) -> None:

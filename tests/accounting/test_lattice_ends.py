@@ -1,0 +1,78 @@
+"""Brackets of which one end is asked for: as near as in a whole bracket, for less work."""
+
+from typing import Any
+
+import pytest
+
+from accounting.events import Direction
+from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
+from accounting.pld.lattice import fft_convolution
+from accounting.pld.lattice import lattice_bounds as engine
+from accounting.pld.lattice.lattice_bounds import End, lattice_epsilon
+from accounting.pld.pairs import LaplacePair, Pair
+from accounting.subsampling.replacement import (
+    with_replacement_add_remove_pair,
+    with_replacement_floor,
+)
+
+DELTA = 1e-5
+WIDTH = 2e-4
+STEPS = 14_000
+BATCH: dict[str, Any] = {"noise_multiplier": 1.1, "batch_size": 256, "dataset_size": 60_000}
+PAIRS: list[Pair] = [
+    with_replacement_add_remove_pair(**BATCH), with_replacement_floor(**BATCH, null=True)
+]  # fmt: skip
+
+
+@pytest.fixture
+def composed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Points of each composition that is made."""
+    sizes: list[int] = []
+
+    def counted(units: Any, **given: Any) -> fft_convolution.Composition:
+        sizes.append(given["frame"].size)
+        return fft_convolution.compose(units, **given)
+
+    monkeypatch.setattr(engine, "compose", counted)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("pair", "direction"),
+    [(PAIRS[0], Direction.REMOVE), (PAIRS[1], Direction.REMOVE), (PAIRS[1], Direction.ADD)],
+    ids=["upper-remove", "lower-remove", "lower-add"],
+)
+def test_one_end_is_as_near_as_in_a_bracket_for_less_work(
+    pair: Pair, direction: Direction, composed: list[int]
+) -> None:
+    asked: dict[str, Any] = {"direction": direction, "delta": DELTA, "width": WIDTH}
+    whole = lattice_epsilon([(pair, STEPS)], **asked)
+    work = sum(composed)
+    assert whole[1] - whole[0] <= WIDTH * whole[1]
+    for end in End:
+        composed.clear()
+        ends = lattice_epsilon([(pair, STEPS)], **asked, only=end)
+        assert ends[0] <= whole[1]
+        assert whole[0] <= ends[1]
+        assert ends[end] == pytest.approx(whole[end], rel=1e-5)
+        assert sum(composed) < 0.7 * work
+
+
+def test_where_a_lattice_meets_atoms_both_ends_say_how_near_it_is(composed: list[int]) -> None:
+    units: list[tuple[Pair, int]] = [(LaplacePair(scale=3.0, sampling_probability=0.3), 50)]
+    asked: dict[str, Any] = {"direction": Direction.ADD, "delta": DELTA, "width": 1e-3}
+    whole = lattice_epsilon(units, **asked)
+    sizes = composed.copy()
+    for end in End:
+        composed.clear()
+        assert lattice_epsilon(units, **asked, only=end) == whole
+        assert composed == sizes
+
+
+def test_a_bracket_and_a_floor_of_one_end_are_those_of_both() -> None:
+    units: list[tuple[Pair, int]] = [(PAIRS[0], STEPS)]
+    both = epsilon_bracket(units, delta=DELTA)
+    upper = epsilon_bracket(units, delta=DELTA, only=End.UPPER)
+    assert upper.upper == pytest.approx(both.upper, rel=1e-5)
+    assert upper.lower <= both.upper
+    assert epsilon_floor(units, delta=DELTA) == pytest.approx(both.lower, rel=WIDTH)
