@@ -12,6 +12,7 @@ docs/theory/renyi.md derives every bound used here.
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -33,6 +34,8 @@ _PHASE_POSITIVE: Final = 2.6
 _PHASE_NEGATIVE: Final = 1.0
 # Below this noise the grid would need too many points; closed forms serve instead.
 NOISE_MIN: Final = 0.1
+# Nor may a grid have more points than this: an answer takes a quarter of a second then.
+POINTS_MAX: Final = 2**20
 # Exponents from here on are handled in logarithms, below the overflow of exp.
 _LARGE: Final = 600.0
 # log(q e^a) beyond which nothing but the last term of an integer moment is seen in a double.
@@ -138,6 +141,41 @@ def log_bregman(beta: Array, d: Array, log_s: Array) -> Array:
     return direct
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The points at which the integrand of some powers is summed."""
+
+    phase: float  # half the width of the strip that bounds the error, over sigma^2
+    h: float  # between two points
+    first: int  # of the points, as multiples of h
+    last: int
+
+
+def _line(reach: float, *, positive: bool, q: float, sigma: float) -> _Line:
+    """The points for powers of at most `reach`, above 1 or below 0."""
+    log_q, variance = math.log(q), sigma * sigma
+    # The discretisation error, as the strip theorem bounds it, with phase = |Im x| / sigma^2:
+    # log error = log(2 M) - 2 pi phase sigma^2 / h.
+    goal = _TARGET + max(reach, 2.0) * -log_q + 2 * math.log(max(sigma, 1.0))
+    bend = 0.5 * variance + (0.0 if positive else reach / 6)
+    phase = min(_PHASE_POSITIVE if positive else _PHASE_NEGATIVE, math.sqrt(goal / bend))
+    h = 2 * math.pi * phase * variance / (goal + phase * phase * bend)
+
+    # Beyond these points the integrand only falls (docs/theory/renyi.md).
+    weight_at_zero = 1 / (1 + math.exp(min(700.0, math.log1p(-q) - log_q + 0.5 / variance)))
+    left = -_CUT * sigma - (0.0 if positive else reach * weight_at_zero)
+    right = _CUT * sigma + (reach if positive else 1.0)
+    return _Line(phase=phase, h=h, first=math.floor(left / h), last=math.ceil(right / h))
+
+
+def is_too_fine(power: float, *, q: float, sigma: float) -> bool:
+    """Whether the moment of a power above 1 or below 0 would need too many points."""
+    if sigma < NOISE_MIN:
+        return True
+    line = _line(abs(power), positive=power > 0, q=q, sigma=sigma)
+    return line.last - line.first >= POINTS_MAX
+
+
 def log_real_moments(betas: Array, *, q: float, sigma: float) -> Array:
     """Log J(beta) for real powers, all above 1 or all below 0. Upper, shape (k,).
 
@@ -149,23 +187,14 @@ def log_real_moments(betas: Array, *, q: float, sigma: float) -> Array:
         betas: shape (k,); beta > 1 gives the divergence of the mixture from N(0, sigma^2), and
             beta = 1 - alpha < 0 the reverse one.
         q: in (0, 1).
-        sigma: at least NOISE_MIN.
+        sigma: at least NOISE_MIN; no power is too fine.
     """
     positive = bool(betas[0] > 0)
     reach = float(np.max(np.abs(betas)))
     log_q, log_rest, variance = math.log(q), math.log1p(-q), sigma * sigma
-    # The discretisation error, as the strip theorem bounds it, with phase = |Im x| / sigma^2:
-    # log error = log(2 M) - 2 pi phase sigma^2 / h.
-    goal = _TARGET + max(reach, 2.0) * -log_q + 2 * math.log(max(sigma, 1.0))
-    bend = 0.5 * variance + (0.0 if positive else reach / 6)
-    phase = min(_PHASE_POSITIVE if positive else _PHASE_NEGATIVE, math.sqrt(goal / bend))
-    h = 2 * math.pi * phase * variance / (goal + phase * phase * bend)
-
-    # Beyond these points the integrand only falls (docs/theory/renyi.md).
-    weight_at_zero = 1 / (1 + math.exp(min(700.0, log_rest - log_q + 0.5 / variance)))
-    left = -_CUT * sigma - (0.0 if positive else reach * weight_at_zero)
-    right = _CUT * sigma + (reach if positive else 1.0)
-    x = h * np.arange(math.floor(left / h), math.ceil(right / h) + 1)
+    line = _line(reach, positive=positive, q=q, sigma=sigma)
+    phase, h = line.phase, line.h
+    x = h * np.arange(line.first, line.last + 1)
     left, right = float(x[0]), float(x[-1])
 
     u = (2 * x - 1) / (2 * variance)

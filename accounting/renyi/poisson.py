@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from accounting.events import Direction, NeighboringRelation
 from accounting.guarantees import Assumption, Status
-from accounting.renyi.moments import NOISE_MIN, log_integer_moments, log_real_moments
+from accounting.renyi.moments import is_too_fine, log_integer_moments, log_real_moments
 from accounting.renyi.orders import checked_orders
 from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.theorem import theorem
@@ -104,38 +104,41 @@ def remove_moments(orders: Array, *, q: float, sigma: float) -> Array:
     spend(10_000)
     floor = np.floor(orders)
     whole = orders == floor
-    needed = floor[whole] if sigma >= NOISE_MIN else np.append(floor, floor[~whole] + 1)
+    between = ~whole & _too_fine(orders, q=q, sigma=sigma)
+    needed = np.append(floor[whole | between], floor[between] + 1)
     rising = np.unique(needed[needed > 1])
     integers = np.append(1.0, rising)
     known = np.append(-math.inf, log_integer_moments(rising.astype(int).tolist(), q=q, sigma=sigma))
     result = np.empty_like(orders)
     result[whole] = known[np.searchsorted(integers, floor[whole])]
-    fractional = np.flatnonzero(~whole)
-    if sigma < NOISE_MIN:
+    if np.any(between):
         # log E[S^alpha] is convex in alpha and zero at one: a chord lies above it.
-        below = np.searchsorted(integers, floor[fractional])
-        share = (orders - floor)[fractional]
+        below = np.searchsorted(integers, floor[between])
+        share = (orders - floor)[between]
         ends = np.logaddexp(0.0, known)
         chord = (1 - share) * ends[below] + share * ends[below + 1]
         chord = chord * (1 + 8 * UNIT_ROUNDOFF)
-        result[fractional] = _log_expm1_above(chord)
-        return result
-    for chunk in _by_octave(orders, fractional):
+        result[between] = _log_expm1_above(chord)
+    for chunk in _by_octave(orders, np.flatnonzero(~whole & ~between)):
         result[chunk] = log_real_moments(orders[chunk], q=q, sigma=sigma)
     return result
 
 
 def add_moments(orders: Array, *, q: float, sigma: float) -> Array:
     """log(E[S^(1-alpha)] - 1). Upper, shape (k,)."""
-    if sigma < NOISE_MIN:
-        # S >= 1-q, and the divergence is at most the one without sampling.
-        exponent = (orders - 1) * np.minimum(-math.log1p(-q), 0.5 * orders / (sigma * sigma))
-        exponent = exponent * (1 + 16 * UNIT_ROUNDOFF)
-        return _log_expm1_above(exponent)
-    result = np.empty_like(orders)
-    for chunk in _by_octave(orders, np.arange(len(orders))):
+    # S >= 1-q, and the divergence is at most the one without sampling.
+    exponent = (orders - 1) * np.minimum(-math.log1p(-q), 0.5 * orders / (sigma * sigma))
+    result = _log_expm1_above(exponent * (1 + 16 * UNIT_ROUNDOFF))
+    for chunk in _by_octave(orders, np.flatnonzero(~_too_fine(1 - orders, q=q, sigma=sigma))):
         result[chunk] = log_real_moments(1 - orders[chunk], q=q, sigma=sigma)
     return result
+
+
+def _too_fine(powers: Array, *, q: float, sigma: float) -> npt.NDArray[np.bool_]:
+    """Of which powers, all above 1 or all below 0, the moment would need too many points."""
+    if not is_too_fine(float(powers[np.argmax(np.abs(powers))]), q=q, sigma=sigma):
+        return np.zeros(len(powers), dtype=np.bool_)
+    return np.array([is_too_fine(float(power), q=q, sigma=sigma) for power in powers])
 
 
 def _log_expm1_above(x: Array) -> Array:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.events import Direction
+from accounting.renyi import moments
 from accounting.renyi.moments import NOISE_MIN, log_integer_moments, log_real_moments
 from accounting.renyi.orders import ORDER_MAX, ORDERS
 from accounting.renyi.passes import gaussian_per_pass_rdp
@@ -137,6 +138,32 @@ def test_the_closed_forms_for_little_noise_are_upper_bounds_at_the_smallest_rate
             ends = [mp.log1p(mp.exp(one)) for one in log_integer_moments([2, 3], q=q, sigma=0.09)]
             chord = mp.log(mp.expm1((ends[0] + ends[1]) / 2))
         assert chord <= between <= max(chord + 1e-11, -743)  # below there are no numbers
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(1e-8, 0.107), (1e-3, 0.2), (1e-9, 1.0)])
+def test_orders_whose_grid_would_be_too_fine_lie_on_chords(q: float, sigma: float) -> None:
+    below, between, above = curve([1023.0, 1023.9, 1024.0], q=q, sigma=sigma)
+    assert moments.is_too_fine(1023.9, q=q, sigma=sigma)
+    chord = (0.1 * 1022 * below + 0.9 * 1023 * above) / 1022.9
+    assert chord <= between * (1 + 1e-12)
+    assert between <= chord * (1 + 1e-9)
+    (added,) = curve([1023.9], q=q, sigma=sigma, direction=Direction.ADD)
+    assert 0 < added <= -math.log1p(-q) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_a_chord_is_above_what_a_finer_grid_finds(
+    direction: Direction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = [1.5, 2.25, 5.2, 17.3, 63.5]
+    exact = curve(orders, q=0.01, sigma=0.7, direction=direction)
+    monkeypatch.setattr(moments, "POINTS_MAX", 400)
+    coarse = [moments.is_too_fine(one, q=0.01, sigma=0.7) for one in orders]
+    assert coarse == [False, False, False, True, True]
+    found = curve(orders, q=0.01, sigma=0.7, direction=direction)
+    assert np.all(found >= exact * (1 - 1e-9))
+    if direction is Direction.REMOVE:
+        assert np.all(found <= exact * 1.1)
 
 
 def test_the_closed_form_takes_over_from_quadrature_without_a_fall() -> None:
