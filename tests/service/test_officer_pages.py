@@ -244,7 +244,7 @@ def test_a_reservation_is_voided_from_the_datasets_page(desk: Desk) -> None:
     lease = {"name": "lease", "event": event(500, 100, sampling=POISSON), "ttl_seconds": 3600}
     assert desk.api.post("/v1/runs/run/reservations", json=lease).status_code == 201
     assert 'href="/reservations/lease/void"' in desk.browser.get("/datasets/data").text
-    assert "100 have not run" in desk.browser.get("/reservations/lease/void").text
+    assert "100 are not recorded" in desk.browser.get("/reservations/lease/void").text
     empty = desk.send("/reservations/lease/void", reason="")
     assert (empty.status_code, set(faults(empty))) == (422, {"reason"})
     done = desk.send("/reservations/lease/void", reason="The trainer never started.")
