@@ -58,9 +58,10 @@ async def correct_steps(
     """Record a correction, or say what it would change and record nothing."""
     preview = None
     try:
-        new = ending_form.correction_of(sent)
+        records = sent.get("do") == "record"
+        new = ending_form.correction_of(sent if records else _with_reason(sent))
         correct = Correct(run_name=run, new=new, by=viewer.name)
-        if sent.get("do") == "record":
+        if records:
             waiting = await waiting_correction(request, run, new, viewer)
             if waiting is not None:
                 return RedirectResponse(f"/requests/{waiting.id}", HTTPStatus.SEE_OTHER)
@@ -73,6 +74,11 @@ async def correct_steps(
     return await run_in_threadpool(
         _page, run, request, database, viewer, ShownForm(sent), preview=preview
     )
+
+
+def _with_reason(sent: Mapping[str, str]) -> dict[str, str]:
+    """What a form sends, with some reason: a preview stores none, so it asks for none."""
+    return dict(sent) | {"reason": sent.get("reason", "").strip() or "a preview"}
 
 
 def _refused(sent: Mapping[str, str], error: LedgerError) -> ShownForm:
