@@ -15,7 +15,14 @@ from accounting.events import NeighboringRelation
 from accounting.guarantees import Status
 from accounting.work_limit import as_many
 from service.guarantees.guarantee import READING, Question, resolve_query
-from service.guarantees.replay import Fold, recorded
+from service.guarantees.replay import (
+    Fold,
+    LaidOver,
+    by_branch,
+    corrections_of,
+    recorded,
+    with_corrections,
+)
 from service.ledger.budgets.budget import accept_of
 from service.ledger.budgets.pass_positions import taken_in_run
 from service.ledger.lookups import dataset_of, find_run
@@ -121,6 +128,8 @@ def read_whole(
 ) -> WholeHistory:
     """Read a history from the first entry on; time and memory rise with the entries.
 
+    Where steps were corrected, each point holds for the recorded and for the corrected steps.
+
     Args:
         connection: a snapshot.
         run: the run's row.
@@ -129,23 +138,57 @@ def read_whole(
         points: of the history, at most.
     """
     rows = list(recorded(connection, run))
+    corrections = by_branch(corrections_of(connection, run))
     total = sum(row.steps for row in rows)
-    points = min(points, BALANCES_MAX // (1 + len({row.content for row in rows})) + 1)
+    accounts = 2 if corrections else 1
+    kinds = accounts * (1 + len({row.content for row in rows}))
+    points = min(points, BALANCES_MAX // kinds + 1)
     marks = sorted({-(-total * i // points) for i in range(1, points + 1)} - {0})
-    fold = Fold(dataset.dataset_size, taken_in_run(connection, run.id))
+    taken = taken_in_run(connection, run.id)
+    fold = Fold(dataset.dataset_size, taken)
     every_count = list(_counts_at(rows, marks, fold))
-    found = _told(read, every_count, _NOISES, HISTORY_POINTS, GATHERED_POINTS)
+    found = _points_of(read, every_count, accounts)
     sharp = len(found) == len(every_count) and not _gathered(every_count)
-    for accountant in (best_bound.BEST, READING):
-        if not found:  # the last step alone takes more
-            quick = replace(read, accountant=accountant, share=READING_SHARE)
-            found = _told(quick, every_count, 1, READING_POINTS, READING_POINTS)
-    if every_count and not found:  # so many events that none can even be gathered
-        steps, sequence, _ = every_count[-1]
-        found = [HistoryPoint(steps=steps, sequence=sequence, epsilon=None, epsilon_lower=None)]
+    if corrections:
+        really = with_corrections(rows, corrections)
+        counts = list(_counts_at(really, marks, Fold(dataset.dataset_size, taken)))
+        found, sharp = _covering(found, _points_of(read, counts, accounts)), False
     found.sort(key=lambda point: point.steps)
     spacing = -(-total // points)
     return WholeHistory(points=found, fold=fold, spacing=spacing, every_point=sharp)
+
+
+def _points_of(
+    read: HistoryReading, every_count: Sequence[tuple[int, int, EventCounts]], accounts: int
+) -> list[HistoryPoint]:
+    """The points of one account of a run; the last step is always among them."""
+    found = _told(
+        read, every_count, _NOISES, HISTORY_POINTS // accounts, GATHERED_POINTS // accounts
+    )
+    for accountant in (best_bound.BEST, READING):
+        if not found:  # the last step alone takes more
+            quick = replace(read, accountant=accountant, share=READING_SHARE / accounts)
+            points = READING_POINTS // accounts
+            found = _told(quick, every_count, 1, points, points)
+    if every_count and not found:  # so many events that none can even be gathered
+        steps, sequence, _ = every_count[-1]
+        found = [HistoryPoint(steps=steps, sequence=sequence, epsilon=None, epsilon_lower=None)]
+    return found
+
+
+def _covering(first: list[HistoryPoint], second: list[HistoryPoint]) -> list[HistoryPoint]:
+    """The points that both accounts have; each holds whichever of the two is right."""
+    others = {point.steps: point for point in second}
+    return [_either(one, others[one.steps]) for one in first if one.steps in others]
+
+
+def _either(one: HistoryPoint, other: HistoryPoint) -> HistoryPoint:
+    if one.epsilon is None or other.epsilon is None:
+        return one.model_copy(update={"epsilon": None, "epsilon_lower": None})
+    lowers = one.epsilon_lower, other.epsilon_lower
+    least = None if lowers[0] is None or lowers[1] is None else min(lowers[0], lowers[1])
+    most = max(one.epsilon, other.epsilon)
+    return one.model_copy(update={"epsilon": most, "epsilon_lower": least})
 
 
 def _gathered(every_count: Sequence[tuple[int, int, EventCounts]]) -> bool:
@@ -174,7 +217,7 @@ def _told(
 
 
 def _counts_at(
-    rows: Iterable[Row[Any]], marks: list[int], fold: Fold
+    rows: Iterable[Row[Any] | LaidOver], marks: list[int], fold: Fold
 ) -> Iterable[tuple[int, int, EventCounts]]:
     """(steps, sequence, counts) each time the steps recorded so far reach a mark."""
     done, waiting = 0, iter(marks)

@@ -1,8 +1,8 @@
 """Histories that are asked for again: each look reads only the entries that are new.
 
 What was recorded never changes, and neither does epsilon after so many steps: points stay as they
-are. A further look adds points at the same spacing, and the latest step. Where they become more
-than were asked for, every second one is left out and the spacing doubles.
+are, until steps are corrected. A further look adds points at the same spacing, and the latest step.
+Where they become more than were asked for, every second one is left out and the spacing doubles.
 """
 
 import threading
@@ -24,7 +24,7 @@ from service.guarantees.history import (
     WholeHistory,
     read_whole,
 )
-from service.guarantees.replay import LATEST, OF_RUN, Fold, streamed
+from service.guarantees.replay import LATEST, OF_RUN, Fold, correction_count, streamed
 from service.ledger.budgets.pass_positions import taken_in_run
 from service.ledger.lookups import dataset_of, find_run, recorded_steps
 from service.schemas.event_codec import Lines
@@ -143,7 +143,7 @@ class KnownHistories:
         at = resolve_query(Question(delta=delta), dataset, run).delta or 0.0
         read = HistoryReading.of(run, dataset, delta=at)
         # The time keeps apart the runs of two databases that have the same number.
-        key = (run.id, run.created_at, read, points)
+        key = (run.id, run.created_at, read, points, correction_count(connection, run))
         known = self._known.compute(key, None, lambda: _Known(points))
         with known.lock:
             if known.sequence > dataset.head_sequence:  # of another past, or of a later snapshot

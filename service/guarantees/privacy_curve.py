@@ -1,8 +1,10 @@
 """Say what a run's curve means for an attacker who tries to find out who was in the data."""
 
+import math
 from collections.abc import Hashable
 from dataclasses import replace
 from decimal import Decimal
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -12,10 +14,10 @@ import accounting
 from accounting import privacy_profile
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, weakest
 from accounting.privacy_profile import Profile, rate_grid
 from service.formatting import percent_rounded_up, trimmed
-from service.guarantees.event_counts import run_counts
+from service.guarantees.recorded_facts import run_facts
 from service.ledger.budgets.budget import accept_of
 from service.ledger.lookups import dataset_of, find_run
 from service.schemas.responses import EVERY_STEP, Answer
@@ -138,25 +140,63 @@ def known_profile(of: Hashable, dataset: Row[Any], counts: EventCounts, *, point
     return _profiles.compute((of, points), (relation, accept, counted), work)
 
 
+def covering_profile(first: Profile, second: Profile) -> Profile:
+    """Return a profile that holds whichever of two accounts of the facts is right.
+
+    It has the epsilons of the profile that reaches further. Both profiles fall: between two of its
+    epsilons the other one is at most what it is at the lower, and at least what it is at the upper.
+
+    Args:
+        first: the profile of one account.
+        second: that of the other.
+
+    Returns:
+        The larger upper delta and the smaller lower one at each epsilon; nothing where one of the
+        accounts has no finite bound.
+    """
+    wide, other = sorted((first, second), key=lambda one: -max(one.epsilons, default=math.inf))
+    if not len(wide.epsilons):
+        return wide
+    before = np.searchsorted(other.epsilons, wide.epsilons, side="right") - 1
+    after = np.searchsorted(other.epsilons, wide.epsilons, side="left")
+    upper = np.where(before >= 0, other.upper[before], 1.0)
+    lower = np.append(other.lower, 0.0)[after]
+    statuses = [one.status for one in (first, second) if one.status is not None]
+    return Profile(
+        epsilons=wide.epsilons,
+        lower=np.minimum(wide.lower, lower),
+        upper=np.maximum(wide.upper, upper),
+        mu=None if first.mu is None or second.mu is None else max(first.mu, second.mu),
+        status=weakest(statuses) if statuses else None,
+        assumptions=tuple(sorted({*first.assumptions, *second.assumptions})),
+    )
+
+
 def curve(connection: Connection, run_name: str, *, points: int) -> Curve:
     """A run's privacy profile at up to `points` epsilons, and what it says of membership tests.
 
-    Fewer where each takes long: any number of points bounds the rest.
+    Fewer where each takes long: any number of points bounds the rest. It holds for the recorded and
+    for the corrected steps.
 
     Raises:
         NotFoundError: there is no such run.
+        TooExpensiveError: too many entries would have to be read.
     """
     run = find_run(connection, run_name)
     dataset = dataset_of(connection, run)
-    counts = run_counts(connection, run.id, dataset.dataset_size)
-    found = known_profile((run.id, run.created_at), dataset, counts, points=points)
+    facts = run_facts(connection, run, dataset)
+    profiles = [
+        known_profile((run.id, run.created_at, place), dataset, counts, points=points)
+        for place, counts in enumerate(facts.accounts)
+    ]
+    found = reduce(covering_profile, profiles)
     if run.release != EVERY_STEP:  # what all iterates attain, those that are shown need not
         found = replace(found, lower=np.zeros_like(found.lower))
     return curve_answer(
         found,
         run=run.name,
         relation=NeighboringRelation(dataset.neighboring_relation),
-        steps=sum(counts.steps.values()),
+        steps=sum(facts.recorded.steps.values()),
         sequence=dataset.head_sequence,
         points=points,
     )

@@ -6,9 +6,9 @@ Facts never change: a correction stands beside what it corrects.
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row, bindparam, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from accounting.event_counts import (
     EventCounts,
@@ -64,6 +64,9 @@ _CORRECTIONS: Final = (
     .order_by(corrections.c.branch_id, corrections.c.first_step)
 )
 CORRECTIONS_OF_RUN: Final = _CORRECTIONS.where(corrections.c.run_id == bindparam("run"))
+_COUNTED: Final = select(func.count(corrections.c.id)).where(
+    corrections.c.run_id == bindparam("run")
+)
 CORRECTIONS_OF_DATASET: Final = _CORRECTIONS.where(corrections.c.dataset_id == bindparam("dataset"))
 
 RecordedPart = tuple[int, int, int, str, int]  # branch, first step, steps, content, opens
@@ -83,6 +86,17 @@ class RecordedCounts:
     def accounts(self) -> tuple[EventCounts, ...]:
         """Each account of the facts; a guarantee is to hold for all of them."""
         return (self.recorded,) if self.corrected is None else (self.recorded, self.corrected)
+
+
+class LaidOver(NamedTuple):
+    """Steps of an entry with what they were: as recorded, or as corrected."""
+
+    sequence: int
+    branch_id: int
+    first_step: int
+    steps: int
+    content: str
+    opens: int
 
 
 class Fold:
@@ -118,7 +132,7 @@ class Fold:
             more, self._open[line] = advance(before, span)
             self._passes.update(more)
 
-    def add_entry(self, row: Row[Any], steps: int | None = None) -> None:
+    def add_entry(self, row: Row[Any] | LaidOver, steps: int | None = None) -> None:
         """Count an entry, or so many of its steps after those that were counted."""
         count = row.steps if steps is None else steps
         self.add(row.branch_id, row.content, count, first_step=row.first_step, opens=row.opens)
@@ -174,6 +188,11 @@ def corrections_of(connection: Connection, run: Row[Any]) -> Iterable[Row[Any]]:
     return connection.execute(CORRECTIONS_OF_RUN, {"run": run.id, "known": LATEST})
 
 
+def correction_count(connection: Connection, run: Row[Any]) -> int:
+    """How many corrections a run has."""
+    return connection.scalar(_COUNTED, {"run": run.id}) or 0
+
+
 def require_few(count: int) -> None:
     """Refuse to read very many entries.
 
@@ -190,6 +209,14 @@ def parts_of(rows: Iterable[Row[Any]]) -> Iterator[RecordedPart]:
     """Entries as they are folded."""
     for row in rows:
         yield row.branch_id, row.first_step, row.steps, row.content, row.opens
+
+
+def with_corrections(rows: Iterable[Row[Any]], found: Corrections) -> Iterator[LaidOver]:
+    """Entries with corrections laid over them, in the same order."""
+    for row in rows:
+        whole = (row.first_step, row.steps, row.content)
+        for first_step, steps, content in laid_over(whole, found.get(row.branch_id, ())):
+            yield LaidOver(row.sequence, row.branch_id, first_step, steps, content, row.opens)
 
 
 def folded(

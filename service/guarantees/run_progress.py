@@ -20,9 +20,9 @@ from sqlalchemy import Connection, Row, bindparam
 
 from accounting.event_counts import EventCounts
 from service.guarantees.guarantee import Question, delta_of, resolve_query
-from service.guarantees.history import HistoryPoint, HistoryReading
+from service.guarantees.history import HistoryPoint, HistoryReading, read_whole
 from service.guarantees.noise_schedule import Schedule, Spans
-from service.guarantees.replay import LATEST, OF_RUN, Fold, streamed
+from service.guarantees.replay import LATEST, OF_RUN, Fold, correction_count, streamed
 from service.ledger.budgets.pass_positions import taken_in_run
 from service.ledger.lookups import dataset_of, find_run, recorded_steps
 from service.schemas.event_codec import Lines
@@ -31,6 +31,7 @@ from service.storage.tables import entries
 from service.storage.versioned_cache import VersionedCache
 
 PROGRESS_POINTS_MAX: Final = 400
+CORRECTED_POINTS_MAX: Final = 60  # of a run with corrections: each look reads all of it anew
 _ROWS_MAX: Final = 50_000  # entries that one look reads,
 _ROWS: Final = 500  # and after so many it sees how long that took
 READ_SECONDS: Final = 0.015  # of processor time, after which a look reads no further entries
@@ -167,6 +168,26 @@ def _rise(low: _Mark, high: _Mark) -> float:
     return 0.0 if low.epsilon == math.inf else high.epsilon - low.epsilon
 
 
+def _corrected_growth(
+    connection: Connection, run: Row[Any], dataset: Row[Any], reading: HistoryReading
+) -> Growth:
+    """The growth of a run with corrections, read anew: a correction changes what was before it."""
+    start = time.thread_time()
+    points = read_whole(connection, run, dataset, reading, CORRECTED_POINTS_MAX).points
+    total = recorded_steps(connection, run)
+    return Growth(
+        run=run.name,
+        state=run.state,
+        delta=reading.delta,
+        steps=total,
+        steps_recorded=total,
+        sequence=points[-1].sequence if points else 0,
+        complete=True,
+        look_seconds=time.thread_time() - start,
+        points=points,
+    )
+
+
 class Growths:
     """The runs that were looked at last, as far as they were read; for any thread."""
 
@@ -185,6 +206,8 @@ class Growths:
         reading = HistoryReading.of(
             run, dataset, delta=resolve_query(Question(), dataset, run).delta or 0.0
         )
+        if correction_count(connection, run):
+            return _corrected_growth(connection, run, dataset, reading)
         total, known = self._known(connection, run, dataset, reading)
         with known.lock:
             known.read(connection, run.id, total)

@@ -20,7 +20,7 @@ from service.ledger import incidents
 from service.ledger.budgets import envelopes
 from service.ledger.budgets.budget import UNSET, accept_of, dataset_filter
 from service.ledger.datasets import filter_record, note_settings
-from service.ledger.incidents import Incident, Kind
+from service.ledger.incidents import DetailValue, Incident, Kind
 from service.ledger.log.leaves import append_leaves
 from service.ledger.log.row_records import build_log_records, overdraft_act
 from service.ledger.lookups import VERSION_BITS, find_dataset, lock_dataset
@@ -308,7 +308,7 @@ def _tell(
     by: str,
 ) -> None:
     """Raise an incident, and one more where the limit is newly exceeded."""
-    changed = {
+    changed: dict[str, DetailValue] = {
         "dataset": dataset.name,
         "scope": f"dataset:{dataset.name}",
         "limit": dataset.budget_epsilon,
@@ -317,6 +317,8 @@ def _tell(
         "frozen": str(bool(dataset.frozen)).lower(),
         "reason": reason,
     }
+    if answer.budget is not None:
+        changed["share"] = answer.budget.share
     kinds = [Kind.SETTINGS_CHANGED]
     if overdrawn:
         kinds.append(Kind.OVERDRAFT)

@@ -55,3 +55,45 @@ def test_where_its_steps_cannot_even_be_gathered_it_has_the_last_without_an_epsi
     assert history(api, 401) == [
         {"steps": 401, "sequence": 401, "epsilon": None, "epsilon_lower": None}
     ]
+
+
+@pytest.mark.parametrize("path", ["/v1/runs/run/history?points=20", "/runs/run/history.json"])
+@pytest.mark.parametrize("noise", [0.7, 3.0])
+def test_a_history_holds_for_the_recorded_and_for_the_corrected_steps(
+    api: httpx.Client, path: str, noise: float
+) -> None:
+    setup(api, delta=1e-5)
+    assert append(api, event(0, 60), event(60, 40)).status_code == 201
+    before = {one["steps"]: one for one in api.get(path).json()["points"]}
+    mechanism = {"kind": "gaussian", "noise_multiplier": noise}
+    really = event(30, 20, mechanism=mechanism) | {"reason": "the log says so"}
+    assert api.post("/v1/runs/run/corrections", json=really).status_code == 201
+    after = {one["steps"]: one for one in api.get(path).json()["points"]}
+    whole = api.get("/v1/runs/run/guarantee").json()
+    last = after[100]
+    assert last["epsilon"] == pytest.approx(whole["epsilon"])
+    assert last["epsilon_lower"] == pytest.approx(whole["epsilon_lower"])
+    shared = sorted(before.keys() & after.keys())
+    assert len(shared) >= 2
+    for steps in shared:
+        more = steps > 30 and noise < 1
+        assert (after[steps]["epsilon"] > before[steps]["epsilon"]) is more
+    # What follows is read with the correction, too.
+    assert append(api, event(100, 20)).status_code == 201
+    last = api.get(path).json()["points"][-1]
+    assert (last["steps"], last["epsilon"]) == (
+        120,
+        pytest.approx(api.get("/v1/runs/run/guarantee").json()["epsilon"]),
+    )
+
+
+@pytest.mark.parametrize("path", ["/v1/runs/run/history?points=20", "/runs/run/history.json"])
+def test_a_history_has_no_epsilon_from_a_corrected_step_without_a_bound(
+    api: httpx.Client, path: str
+) -> None:
+    setup(api, delta=1e-5)
+    assert append(api, event(0, 100)).status_code == 201
+    really = event(50, 1, mechanism={"kind": "none"}) | {"reason": "the log says so"}
+    assert api.post("/v1/runs/run/corrections", json=really).status_code == 201
+    for one in api.get(path).json()["points"]:
+        assert (one["epsilon"] is None) == (one["steps"] > 50)

@@ -12,6 +12,7 @@ from service.identity.keys import Role, create_key, revoke_key
 from service.storage.engine import transaction
 from service.storage.tables import api_keys
 from tests.service.test_keys import bearer
+from tests.service.test_listing import words
 from tests.service.test_reports import Serve
 
 KEYS = 30
@@ -60,3 +61,9 @@ def test_keys_are_found_by_name_person_scope_and_state(office: httpx.Client) -> 
     nothing = office.get("/keys", params={"name": "nothing"})
     assert names(nothing) == []
     assert "No key found" in nothing.text
+
+
+def test_the_page_of_a_key_names_its_person(office: httpx.Client) -> None:
+    for key, person in (("admin", "ada"), ("cluster-02", "cluster-02")):
+        said = words(office.get(f"/keys/{key}").text)
+        assert f"Person {person} Begins with" in said

@@ -168,7 +168,7 @@ def test_steps_that_go_on_while_a_correction_is_previewed_are_not_lost(desk: Des
     ("given", "status", "places"),
     [
         ({"first": "x", "steps": "", "noise": "little"}, 422, {"first", "steps", "noise"}),
-        ({"noise": "-1"}, 422, {"noise"}), ({"reason": ""}, 422, {"reason"}),
+        ({"noise": "-1"}, 422, {"noise"}),
         ({"sampling": "other"}, 422, {"sampling"}), ({"rate": "2"}, 422, {"rate"}),
         ({"sampling": "shuffle", "batch": "60"}, 422, {"pass"}),
         ({"sampling": "fixed_size", "batch": ""}, 422, {"batch"}),
@@ -183,6 +183,16 @@ def test_what_is_wrong_with_a_correction_is_said_beside_its_field(
         answer = desk.correct(do, **given)
         assert (answer.status_code, set(faults(answer))) == (status, places)
     assert dump(engine) == before
+
+
+def test_a_preview_needs_no_reason_and_a_correction_does(desk: Desk) -> None:
+    shown = desk.correct("preview", reason="")
+    assert shown.status_code == 200
+    assert 'name="reason" value=""' in shown.text
+    assert told(shown) == told(desk.correct("preview"))
+    wrong = desk.correct("record", reason="")
+    assert (wrong.status_code, set(faults(wrong))) == (422, {"reason"})
+    assert desk.api.get("/v1/runs/run/corrections").json()["corrections"] == []
 
 
 @pytest.mark.parametrize(
@@ -244,7 +254,7 @@ def test_a_reservation_is_voided_from_the_datasets_page(desk: Desk) -> None:
     lease = {"name": "lease", "event": event(500, 100, sampling=POISSON), "ttl_seconds": 3600}
     assert desk.api.post("/v1/runs/run/reservations", json=lease).status_code == 201
     assert 'href="/reservations/lease/void"' in desk.browser.get("/datasets/data").text
-    assert "100 have not run" in desk.browser.get("/reservations/lease/void").text
+    assert "100 are not recorded" in desk.browser.get("/reservations/lease/void").text
     empty = desk.send("/reservations/lease/void", reason="")
     assert (empty.status_code, set(faults(empty))) == (422, {"reason"})
     done = desk.send("/reservations/lease/void", reason="The trainer never started.")

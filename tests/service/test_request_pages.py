@@ -245,6 +245,17 @@ def test_a_fault_in_the_form_that_asks_is_told_beside_the_field(browsers: Browse
     )
     assert (answer.status_code, "must be a number" in answer.text) == (422, True)
     assert 'value="much"' in answer.text
+    assert "Nothing was asked for. See what is wrong" in words(answer.text)  # at the top
+
+
+def test_a_request_for_a_void_says_how_many_steps_it_returns(browsers: Browsers) -> None:
+    lease = {"name": "lease", "event": event(0, 5), "ttl_seconds": 600}
+    assert browsers.office["dana"].post("/v1/runs/run/reservations", json=lease).is_success
+    where = browsers.send("ann", "/reservations/lease/void", reason="gone").headers["location"]
+    told = "Reservation lease 5 steps held voided, returned to the budget"
+    assert told in words(browsers.page("bob", where))
+    assert browsers.send("bob", f"{where}/approve", reason="yes").status_code == 303
+    assert "Reservation lease held voided" in words(browsers.page("bob", where))
 
 
 def test_who_may_not_is_refused(browsers: Browsers) -> None:

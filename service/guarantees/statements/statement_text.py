@@ -43,8 +43,8 @@ _HAPPENED: Final[dict[Kind, tuple[Tone, str]]] = {
     ),
     Kind.SAMPLING_CONTRADICTED: (
         "bad",
-        "The code drew its batches in another way than declared. The detected sampling counts "
-        "from there on; earlier steps count as declared.",
+        "The code drew its batches in another way than declared. Steps count as recorded: "
+        "those that were recorded as declared may count too little until they are corrected.",
     ),
     Kind.BATCH_SIZES_REFUTED: (
         "bad",
@@ -304,7 +304,7 @@ def _case_words(one: PersonCase, person: PersonPromise) -> str:
         case "rows":
             return f"The person has {one.rows} records"
         case "every_step":
-            return "Every batch held the person, such as after a wrong sampling is corrected"
+            return "Every batch held the person"
         case "elsewhere":
             return "The person is also in another dataset, with the same certified numbers"
 

@@ -202,7 +202,8 @@ ADVICE: Final[dict[str, Advice]] = {
     Kind.SAMPLING_CONTRADICTED: Advice(
         _BAD,
         "The training code samples in another way than the run declared.",
-        "Correct the code or the entries: until then the run's epsilon may be wrong.",
+        "Correct the steps that were recorded otherwise than they ran, and the code: until then "
+        "the run's epsilon may be too small. The run's page says how.",
     ),
     Kind.RANKS_DISAGREE: Advice(
         _BAD,
@@ -278,8 +279,8 @@ _PHRASES: Final[dict[str, str]] = {
     "share_requested": "the steps would add {}",
     "branch": "branch {}",
     "reservation": "reservation {}",
-    "declared": "declared {}",
-    "recorded": "recorded {}",
+    "declared": "declared as {}",
+    "recorded": "the loader samples as {}",
     "rank": "rank {}",
     "world_size": "of {}",
     "other_rank": "the other is rank {}",

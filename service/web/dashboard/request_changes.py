@@ -7,11 +7,12 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, select
 
 from service.errors import LedgerError
-from service.formatting import plain
+from service.formatting import many, plain
 from service.identity.access import datasets_within
 from service.identity.authentication import Caller
 from service.ledger.change_requests.messages import ChangeRequestAnswer
 from service.ledger.change_requests.records import count_requests, in_state
+from service.ledger.reservations import find_reservation, remaining_steps_of
 from service.storage.engine import snapshot
 from service.storage.tables import datasets, settings_changes
 
@@ -47,7 +48,7 @@ def changed_rows(
             for part in ("mechanism", "sampling")
         ]
     if request.target is not None:
-        return [(f"Reservation {request.target}", "held", "voided")]
+        return [(f"Reservation {request.target}", *_void_of(connection, request))]
     before = _settings(connection, request)
     budget = change.get("budget") or {}
     rows = []
@@ -87,6 +88,15 @@ def listed_changes(
 def _corrected_steps(change: Mapping[str, Any]) -> str:
     last = change["first_step"] + change["steps"] - 1
     return f"branch {change['branch']}, steps {change['first_step']} to {last}"
+
+
+def _void_of(connection: Connection, request: ChangeRequestAnswer) -> tuple[str, str]:
+    """What a void returns, as long as the request waits."""
+    if request.state != "pending" or request.target is None:
+        return "held", "voided"
+    rows = find_reservation(connection, request.target)
+    left = sum(remaining_steps_of(row) for row in rows)
+    return f"{many(left, 'step')} held", "voided, returned to the budget"
 
 
 def _settings(connection: Connection, request: ChangeRequestAnswer) -> Row[Any] | None:

@@ -20,10 +20,10 @@ from service.errors import (
 from service.guarantees.noise_schedule import event_words
 from service.identity.authentication import Caller
 from service.ledger import lookups, views
-from service.ledger.corrections import Correct, latest_span, list_corrections
+from service.ledger.corrections import Correct, CorrectionAnswer, latest_span, list_corrections
 from service.ledger.findings import contradicting_sampling
 from service.operations.correction_preview import CorrectionPreview, preview_correction
-from service.schemas.event_codec import event_of
+from service.schemas.event_codec import canonical, event_of
 from service.storage.engine import snapshot
 from service.web.dashboard.forms import ending_form
 from service.web.dashboard.forms.shown_form import WHOLE_FORM, ShownForm
@@ -58,14 +58,15 @@ async def correct_steps(
     """Record a correction, or say what it would change and record nothing."""
     preview = None
     try:
-        new = ending_form.correction_of(sent)
+        records = sent.get("do") == "record"
+        new = ending_form.correction_of(sent if records else _with_reason(sent))
         correct = Correct(run_name=run, new=new, by=viewer.name)
-        if sent.get("do") == "record":
+        if records:
             waiting = await waiting_correction(request, run, new, viewer)
             if waiting is not None:
                 return RedirectResponse(f"/requests/{waiting.id}", HTTPStatus.SEE_OTHER)
             await request.app.state.writer.write(correct)
-            return RedirectResponse(f"/runs/{run}/correct", HTTPStatus.SEE_OTHER)
+            return RedirectResponse(f"/runs/{run}/correct#corrections", HTTPStatus.SEE_OTHER)
         preview = await run_in_threadpool(preview_correction, database, correct)
     except _REFUSALS as error:
         form = _refused(sent, error)
@@ -73,6 +74,11 @@ async def correct_steps(
     return await run_in_threadpool(
         _page, run, request, database, viewer, ShownForm(sent), preview=preview
     )
+
+
+def _with_reason(sent: Mapping[str, str]) -> dict[str, str]:
+    """What a form sends, with some reason: a preview stores none, so it asks for none."""
+    return dict(sent) | {"reason": sent.get("reason", "").strip() or "a preview"}
 
 
 def _refused(sent: Mapping[str, str], error: LedgerError) -> ShownForm:
@@ -84,6 +90,12 @@ def _refused(sent: Mapping[str, str], error: LedgerError) -> ShownForm:
         case ConflictError() | TooExpensiveError():
             return ShownForm(sent, {WHOLE_FORM: error.detail})
     return ShownForm.refused(sent, error, ending_form.CORRECTION_FIELDS)
+
+
+def _really(one: CorrectionAnswer, dataset_size: int) -> str:
+    """What a correction says that steps were, with every number."""
+    parts = {"mechanism": one.mechanism, "sampling": one.sampling}
+    return event_words(event_of(canonical(parts), dataset_size))
 
 
 def _page(
@@ -116,7 +128,7 @@ def _page(
         recorded=recorded,
         detected=detected is not None,
         preview=preview,
-        done=done,
+        done=[(one, _really(one, size)) for one in done],
         samplings=ending_form.SAMPLINGS,
         branches=[(one.name, one.name) for one in run.branches],
     )

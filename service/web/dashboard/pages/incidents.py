@@ -143,7 +143,8 @@ def add_note(
         )
     except InvalidRequestError as error:
         found = _found(database, viewer, asked)
-        found["refused"] = (incident, form.get("text", ""), fault_text(error))
+        wrong = fault_text(error).replace("assignee: must", "the assignee must")
+        found["refused"] = (incident, form.get("text", ""), wrong)
         status = HTTPStatus.UNPROCESSABLE_ENTITY
         return render(request, "incidents.html", viewer=viewer, status_code=status, **found)
     where = asked.address(after=asked.after, before=asked.before)

@@ -15,13 +15,16 @@ from service.errors import TooExpensiveError
 from service.guarantees import privacy_curve
 from service.guarantees.attribution import RunCharge, charge_of_run
 from service.guarantees.guarantee import Question, delta_of, run_guarantee
-from service.guarantees.noise_schedule import Schedule
+from service.guarantees.noise_schedule import Schedule, event_words
+from service.guarantees.replay import correction_count
 from service.guarantees.run_progress import Growth, Growths
 from service.identity.authentication import Caller, KeyRing
 from service.ledger import lookups, views
+from service.ledger.corrections import latest_span
 from service.ledger.findings import FindingAnswer, SamplingFound, list_findings
 from service.ledger.incidents import INCIDENT_ROWS, IncidentAnswer, incident_answer
 from service.operations.event_feed import Feed
+from service.schemas.event_codec import event_of
 from service.schemas.responses import RunGuarantee
 from service.schemas.run_states import CLOSED
 from service.storage.engine import snapshot
@@ -121,6 +124,9 @@ def run_page(run: RunName, request: Request, database: Database, viewer: PageVie
         found = _find(connection, run)
         answer = views.run_answer(connection, found.run)
         happened = chronicle(connection, found.run)
+        corrections = correction_count(connection, found.run)
+        contradicted = answer.sampling_status == "contradicted"
+        last_recorded = _last_recorded(connection, found) if contradicted else ""
     return render(
         request,
         "run.html",
@@ -130,10 +136,18 @@ def run_page(run: RunName, request: Request, database: Database, viewer: PageVie
         relation=RELATIONS[found.dataset.neighboring_relation],
         delta=delta_of(found.dataset, found.run),
         happened=happened,
+        corrections=corrections,
+        last_recorded=last_recorded,
         incidents=[(one, advice_of(one), detail_of(one)) for one in happened.incidents],
         closed=CLOSED,
         **_told(answers_of(request).get(*_question("guarantee", found))),
     )
+
+
+def _last_recorded(connection: Connection, found: _Found) -> str:
+    """What the last steps of the latest branch were recorded as; empty without steps."""
+    span = latest_span(connection, lookups.branches_of(connection, found.run)[-1])
+    return "" if span is None else event_words(event_of(span.content, found.dataset.dataset_size))
 
 
 @router.get("/runs/{run}/guarantee")

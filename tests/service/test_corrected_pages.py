@@ -1,0 +1,98 @@
+"""What pages say of a contradicted run, of corrections, and of what can be changed no more."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+from sqlalchemy import Engine
+
+from tests.service.samples import GAUSSIAN, Json, append, dataset, event, run
+from tests.service.test_listing import words
+from tests.service.test_officer_pages import POISSON, Desk, at_desk
+
+Serve = Callable[..., AbstractContextManager[str]]
+SHUFFLE = {"kind": "shuffle", "batch_size": 250, "steps_per_pass": 240, "reshuffle": "each_pass"}
+CONTRADICTED: Json = {
+    "kind": "sampling", "from_step": 0, "status": "contradicted", "declared": POISSON,
+    "recorded": SHUFFLE, "seen": {"batch_size": 250}, "reason": "The loader shuffles.",
+}  # fmt: skip
+
+
+@pytest.fixture
+def desk(engine: Engine, serve: Serve) -> Iterator[Desk]:
+    with at_desk(engine, serve) as found:
+        yield found
+
+
+def read(desk: Desk, path: str) -> str:
+    answer = desk.browser.get(path)
+    assert answer.status_code == 200, answer.text
+    return words(answer.text)
+
+
+def test_a_contradicted_run_says_what_its_steps_were_recorded_as(desk: Desk) -> None:
+    assert desk.api.post("/v1/runs/run/findings", json=CONTRADICTED).is_success
+    said = read(desk, "/runs/run")
+    assert "The last steps were recorded as: Gaussian, noise multiplier 1.1" in said
+    assert "Poisson, sampling probability 0.004" in said
+    assert "may count too little until they are corrected" in said
+    assert "whatever the next run does" in said
+    assert "declared as poisson · the loader samples as shuffle" in read(desk, "/incidents")
+    assert desk.correct("record", first="0", steps="500").status_code == 303
+    assert "as 1 correction of this run says, the larger of the two" in read(desk, "/runs/run")
+
+
+def test_a_recorded_correction_is_shown_with_all_its_numbers(desk: Desk) -> None:
+    assert "Corrected steps count" not in read(desk, "/runs/run")
+    answer = desk.correct("record")
+    assert answer.headers["location"] == "/runs/run/correct#corrections"
+    said = read(desk, "/runs/run/correct")
+    assert "Really: Gaussian, noise multiplier 0.8 · Poisson, sampling probability 0.01." in said
+    said = read(desk, "/runs/run")
+    assert "Corrected steps count as the larger of both accounts." in said
+    assert "As recorded: what corrections said is not drawn here." in said
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_who_spent_what_says_if_corrections_have_no_bound(desk: Desk, bounded: bool) -> None:
+    really = {} if bounded else {"sampling": "shuffle", "batch": "250", "pass": "240"}
+    assert desk.correct("record", **really).status_code == 303
+    said = read(desk, "/datasets/data")
+    assert ("what corrections added 300 no finite bound" in said) is not bounded
+    assert ("so all rows with a finite share together" in said) is not bounded
+    assert "is a row of its own, and in neither ε." in said
+
+
+def test_a_reservation_that_holds_nothing_has_no_form(desk: Desk) -> None:
+    lease = {"name": "lease", "event": event(500, 100, sampling=POISSON), "ttl_seconds": 3600}
+    assert desk.api.post("/v1/runs/run/reservations", json=lease).status_code == 201
+    assert append(desk.api, event(500, 20, sampling=POISSON), mode="charge").is_success
+    path = "/reservations/lease/void"
+    assert "Of its 100 steps on branch main, 80 are not recorded." in read(desk, path)
+    assert desk.send(path, reason="Its machine is gone.").status_code == 303
+    said = read(desk, path)
+    assert "nothing to void: of its 100 steps on branch main, 20 were recorded" in said
+    assert "and it was voided: Its machine is gone." in said
+    assert "Void the reservation" not in said
+
+
+def test_an_incident_of_changed_settings_says_the_charged_share(desk: Desk) -> None:
+    send = {"epsilon": "4", "delta": "1e-5", "reason": "more", "revision": "1"}
+    assert desk.send("/datasets/data/limit", **send).status_code == 303
+    found = desk.api.get("/v1/incidents", params={"kind": "settings_changed"}).json()["incidents"]
+    share = desk.api.get("/v1/datasets/data").json()["budget"]["share"]
+    assert found[-1]["detail"]["share"] == share
+    assert "of the capacity · as an ε: charged" in read(desk, "/incidents?kind=settings_changed")
+
+
+def test_the_form_of_an_envelope_in_use_says_that_it_cannot_be_changed(desk: Desk) -> None:
+    item = {"name": "all", "steps": 500, "mechanism": GAUSSIAN, "sampling": POISSON}
+    limit = {"epsilon": 9.0, "delta": 1e-5, "filter": "envelope", "envelope": [item]}
+    given = dataset("sealed", budget=limit)
+    assert desk.api.post("/v1/datasets", json=given).status_code == 201
+    hint = "An envelope cannot be changed once answers were seen."
+    assert hint not in read(desk, "/datasets/sealed")
+    assert desk.api.post("/v1/runs", json=run("within", dataset="sealed")).status_code == 201
+    used = append(desk.api, event(0, 5, sampling=POISSON), run="within", mode="charge")
+    assert used.is_success, used.text
+    assert hint in read(desk, "/datasets/sealed")
