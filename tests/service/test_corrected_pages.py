@@ -1,5 +1,6 @@
 """What pages say of a contradicted run, of corrections, and of what can be changed no more."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
@@ -96,3 +97,11 @@ def test_the_form_of_an_envelope_in_use_says_that_it_cannot_be_changed(desk: Des
     used = append(desk.api, event(0, 5, sampling=POISSON), run="within", mode="charge")
     assert used.is_success, used.text
     assert hint in read(desk, "/datasets/sealed")
+
+
+def test_what_has_no_bound_has_none_without_amplification_either(desk: Desk) -> None:
+    number = re.compile(r"Without amplification \d")
+    assert number.search(read(desk, "/runs/run/guarantee"))
+    shuffled = {"sampling": "shuffle", "batch": "250", "pass": "240"}
+    assert desk.correct("record", **shuffled).status_code == 303
+    assert not number.search(read(desk, "/runs/run/guarantee"))
