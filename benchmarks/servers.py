@@ -4,10 +4,8 @@ import http.client
 import importlib
 import json
 import os
-import random
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +18,7 @@ from typing import Any, Final
 
 from sqlalchemy import create_engine, make_url, text
 
+from benchmarks.ports import free_port as free_port
 from service.identity.keys import Role, create_key
 from service.storage import migrations
 from service.storage.engine import connect, transaction
@@ -29,7 +28,6 @@ READY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
 TEST_DATABASE: Final = "dpledger_test"
 ADDRESS: Final = "DPLEDGER_TEST_POSTGRES"
-UNASKED_PORTS: Final = (20000, 32768)
 DATASET_SIZE: Final = 60000
 # So much that it never binds: the check is made and passed at every step.
 LARGE_BUDGET: Final = {"epsilon": 1e6, "delta": 1e-5, "orders": [8.0]}
@@ -40,20 +38,6 @@ _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 class ServerError(Exception):
     """A server did not start, or did not do what was asked of it."""
-
-
-def free_port() -> int:
-    """A port without a listener.
-
-    It is below those that Linux gives to sockets that name none: until the caller listens, no
-    connection and no other server takes it by chance.
-    """
-    chosen = random.SystemRandom()
-    while True:
-        port = chosen.randrange(*UNASKED_PORTS)
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
 
 
 def ask(

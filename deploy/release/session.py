@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
+
+from benchmarks.ports import free_port as free_port
 
 README: Final = Path(__file__).parents[2] / "README.md"
 SECONDS: Final = 120  # for a service to become ready, and for one command
@@ -40,14 +41,6 @@ def commands(text: str) -> list[str]:
     """Return the lines of README.md that a person types after `$ `, in their order."""
     lines = [line for _, code in blocks(text) for line in code.splitlines()]
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-
-
-def free_port() -> int:
-    """Return a port of this machine that nothing uses now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def wait_until_ready(address: str, alive: subprocess.Popen[bytes] | None = None) -> None:

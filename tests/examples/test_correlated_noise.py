@@ -67,6 +67,7 @@ def test_a_digit_comes_every_fifteenth_step_of_the_fixed_order() -> None:
         assert np.array_equal(batches[step], batches[step - train.SEPARATION])
 
 
+@pytest.mark.usefixtures("seeded")
 def test_three_trainings_of_one_epsilon(address: str) -> None:
     with Client(address) as client:
         found = train.compare(client, repeats=1)

@@ -62,6 +62,7 @@ def test_noise_has_the_deviation_that_the_ledger_is_told_even_without_a_batch() 
     assert deviation == pytest.approx(expected, rel=0.03)
 
 
+@pytest.mark.usefixtures("seeded")
 def test_the_budget_ends_it_at_the_last_step_that_fits(address: str) -> None:
     with Client(address) as client:
         outcome = train.run_experiment(client)

@@ -1,14 +1,11 @@
 """A real service beside the real frameworks: each in an environment of its own."""
 
 import os
-import random
 import secrets
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +14,11 @@ import pytest
 from dpledger_client import Client
 from dpledger_client.wire_types import NeighboringRelation, TheoremStatus
 
+from benchmarks.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 COMMAND = os.environ.get("DPLEDGER_COMMAND", str(ROOT / ".venv" / "bin" / "dpledger"))
 START_SECONDS = 60.0
-
-
-def free_port() -> int:
-    """One that Linux gives to no socket that names none, so that a restart finds it free."""
-    while True:
-        port = random.SystemRandom().randrange(20000, 32768)
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
 
 
 class Service:

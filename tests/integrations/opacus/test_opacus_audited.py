@@ -2,10 +2,10 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from dpledger_client import Client
+from opacus_loops import SEEDED
 
 ROOT = Path(__file__).parents[3]
 LINE = re.compile(r"(\w+) +epsilon <= ([\d.]+), audit (\d+) of 200: epsilon >= ([\d.]+) .*")
@@ -15,7 +15,7 @@ def test_the_example_finds_more_where_noise_is_missing(
     client: Client, service_url: str, spool: Path
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "examples.audited.train", "--quick", "--url", service_url],
+        [*SEEDED, "examples.audited.train", "--quick", "--url", service_url],
         capture_output=True, text=True, timeout=300, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

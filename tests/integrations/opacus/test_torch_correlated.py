@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from dpledger_client import BudgetExhausted, Client
+from opacus_loops import SEEDED
 from torch import nn
 
 from examples.correlated_noise import train
@@ -52,7 +52,7 @@ def test_the_example_ends_in_certificates_that_are_verified_offline(
     module = "examples.correlated_noise.train_torch"
     before = {one["name"] for one in client.runs()}
     done = subprocess.run(
-        [sys.executable, "-m", module, "--quick", "--url", service.url],
+        [*SEEDED, module, "--quick", "--url", service.url],
         capture_output=True, text=True, timeout=240, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -43,14 +43,14 @@ def test_a_step_is_the_sum_of_clipped_gradients_of_single_records(
             model.load_state_dict(made.model._module.state_dict())
             size = len(batches[-1]["labels"])
             single = [clipped(model, batches[-1], index) for index in range(size)]
-            expected = [sum(parts) / 8 for parts in zip(*single, strict=True)]
+            expected = [sum(parts) / 20 for parts in zip(*single, strict=True)]
             found.append([each for each in expected if isinstance(each, torch.Tensor)])
 
         def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             for ours, theirs in zip(found[-1], made.model.parameters(), strict=True):
                 assert torch.allclose(ours, theirs.grad, atol=1e-6)
 
-    args = example["arguments"](tmp_path, per_device_train_batch_size=8, max_steps=4)
+    args = example["arguments"](tmp_path, per_device_train_batch_size=20, max_steps=10)
     run = client.start_run(None, dataset(dataset_size=40), delta=1e-5)
     made: Any = DPTrainer(
         run=run, model=example["tiny_bert"](), args=args,
@@ -67,8 +67,9 @@ def test_a_step_is_the_sum_of_clipped_gradients_of_single_records(
     made.training_step = kept
     made.train()
     run.finish()
-    assert len(found) == 4
-    assert len({len(batch["labels"]) for batch in batches}) > 1  # a fixed size is not Poisson
+    assert len(found) == 10
+    # A fixed size is not Poisson; ten sizes are equal by chance once in 400 million times.
+    assert len({len(batch["labels"]) for batch in batches}) > 1
 
 
 def test_the_example_runs_and_every_step_is_in_the_ledger(
