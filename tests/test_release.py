@@ -115,6 +115,13 @@ def test_the_session_has_a_script_and_ends_with_a_verification() -> None:
     assert " verify certificate.json " in session.commands(readme)[-1]
 
 
+@pytest.mark.parametrize(("target", "extra"), [("run", "demo"), ("demo", "demo"), ("check", "dev")])
+def test_make_installs_what_its_target_needs(target: str, extra: str, tmp_path: Path) -> None:
+    words = ["make", "--dry-run", f"VENV={tmp_path}", target]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.findall(r"--editable '\.\[(\w+)\]'", done.stdout) == [extra]
+
+
 def test_what_the_release_installs_is_pinned() -> None:
     lines = (ROOT / "deploy" / "release" / "requirements.txt").read_text().splitlines()[1:]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
