@@ -32,7 +32,7 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def scripts(text: str) -> list[str]:
-    """Return first_run.py as README.md has it first, and with the `with` block that it gives next."""
+    """Return first_run.py as README.md has it first, and with the `with` block it gives next."""
     first, second = (code for language, code in blocks(text) if language == "python")
     return [first, first[: first.index("\nwith ") + 1] + second]
 
