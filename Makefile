@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+RUNNABLE := $(VENV)/.runnable
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 # Processes that run tests.
 WORKERS ?= 2
@@ -18,10 +19,10 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: run demo clients test test-all test-both test-numerics test-system test-browser test-generated test-deploy test-image test-integrations \
   renders check safety-lines licences audit release docs benchmarks figures screenshots clean
 
-run: $(INSTALLED)  ## serve on SQLite at 127.0.0.1:8000
+run: $(RUNNABLE)  ## serve on SQLite at 127.0.0.1:8000
 	$(BIN)/dpledger serve
 
-demo: $(INSTALLED)  ## train a classifier twice against a temporary service
+demo: $(RUNNABLE)  ## train a classifier twice against a temporary service
 	$(BIN)/dpledger demo
 
 # Several may go on at once (make -j2 test test-browser), so each has a folder for its files.
@@ -184,7 +185,10 @@ figures: $(INSTALLED)  ## redraw the figures of docs/theory/figures.md
 screenshots: $(INSTALLED)  ## take the pictures of docs/screenshots anew; needs Debian's chromium
 	$(BIN)/python -m tests.browser.screenshots
 
-$(INSTALLED): $(SOURCES)
+# What `run` and `demo` need, and what else a change needs; the second brings the first.
+$(RUNNABLE): EXTRA := demo
+$(INSTALLED): EXTRA := dev
+$(RUNNABLE) $(INSTALLED): $(SOURCES)
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "dpledger needs Python 3.11 or newer, and '$(PYTHON)' was not found. Install it, or say"; \
 	  echo "which to use: make PYTHON=/path/to/python3"; exit 1; }
@@ -195,8 +199,8 @@ $(INSTALLED): $(SOURCES)
 	@test -x $(BIN)/python || { echo "Creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing dpledger and what it needs; this is done once"
 	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet \
-	  --disable-pip-version-check --editable ./client --editable '.[dev]'
-	@touch $(INSTALLED)
+	  --disable-pip-version-check --editable ./client --editable '.[$(EXTRA)]'
+	@touch $(RUNNABLE) $@
 
 clean:
 	rm -rf $(VENV) .integrations .audit .generated .release .deploy .docs dist

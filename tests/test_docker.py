@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from service.web.problems import PROBLEMS
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+NOT_COMMITTED = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 IGNORED = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
 
 
@@ -106,7 +108,21 @@ def test_no_password_or_key_is_written_into_the_compose_file() -> None:
         "./secrets/metrics_key",
         "./secrets/grafana_password",
     }
-    assert "secrets/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert "secrets/" in NOT_COMMITTED
+
+
+def test_no_file_of_a_ledger_or_its_secrets_is_committed_from_a_clone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DPLEDGER_START_TOKEN_FILE", raising=False)
+    paths = []
+    for url in ("sqlite:///dpledger.db", "postgresql://dpledger@database/dpledger"):
+        settings = Settings(database_url=url)
+        paths += [settings.start_token_path, settings.signing_key_path]
+    names = [path.name for path in paths if path is not None]
+    assert names == ["dpledger.db.token", "dpledger.db.signing_key", "dpledger.token"]
+    for name in (*names, "dpledger.db", "dpledger.db-wal", "dpledger.db-shm"):
+        assert any(fnmatch(name, pattern) for pattern in NOT_COMMITTED), name
 
 
 def test_the_service_starts_after_the_migration_on_a_read_only_disk_for_this_machine_only() -> None:

@@ -91,7 +91,7 @@ def test_a_changed_one_does_not(machine: Path, raw: bytes, signer: Signer, tmp_p
     file.write_bytes(raw.replace(b'"steps":100', b'"steps":101', 1))
     done = verify(machine, file, "--public-key", signer.public_key)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "the signature is not that of the named key" in done.stderr
+    assert "the signature is not that of the key it names" in done.stderr
 
     def lie(certificate: dict[str, object]) -> None:
         certificate["model_sha256"] = "ab" * 32

@@ -105,9 +105,21 @@ def test_a_tag_names_the_version_that_is_released() -> None:
 
 def test_the_session_has_a_script_and_ends_with_a_verification() -> None:
     readme = session.README.read_text(encoding="utf-8")
-    assert "dp.start_run(" in session.script(readme)
+    first, second = session.scripts(readme)
+    for script in (first, second):
+        assert script.count("create_dataset(") == script.count("dp.start_run(") == 1
+        compile(script, "first_run.py", "exec")
+    assert '"cnn-1"' in first
+    assert '"cnn-1"' not in second
     assert session.commands(readme)[0].startswith("A=")
     assert " verify certificate.json " in session.commands(readme)[-1]
+
+
+@pytest.mark.parametrize(("target", "extra"), [("run", "demo"), ("demo", "demo"), ("check", "dev")])
+def test_make_installs_what_its_target_needs(target: str, extra: str, tmp_path: Path) -> None:
+    words = ["make", "--dry-run", f"VENV={tmp_path}", target]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.findall(r"--editable '\.\[(\w+)\]'", done.stdout) == [extra]
 
 
 def test_what_the_release_installs_is_pinned() -> None:

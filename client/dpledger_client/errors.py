@@ -82,6 +82,8 @@ class RunExists(Conflict):
         told = str(self.problem.get("detail") or "").rstrip()
         if state in ("active", "reopened"):
             told += " Another process may have it open."
+        if told.endswith("choose another name."):
+            return f"{told[:-1]}; None makes one."
         return f"{told} To start another run, choose another name; None makes one."
 
 

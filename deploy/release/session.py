@@ -32,9 +32,10 @@ def blocks(text: str) -> list[tuple[str, str]]:
     return _BLOCK.findall(text)
 
 
-def script(text: str) -> str:
-    """Return the Python of README.md, block after block, as one script."""
-    return "\n".join(code for language, code in blocks(text) if language == "python")
+def scripts(text: str) -> list[str]:
+    """Return first_run.py as README.md has it first, and with the `with` block it gives next."""
+    first, second = (code for language, code in blocks(text) if language == "python")
+    return [first, first[: first.index("\nwith ") + 1] + second]
 
 
 def commands(text: str) -> list[str]:
@@ -119,11 +120,13 @@ def follow_at(folder: Path, readme: str, environment: Mapping[str, str]) -> list
     Raises:
         SessionError: if a command fails, or the last one finds something broken.
     """
-    (folder / "first_run.py").write_text(script(readme), encoding="utf-8")
     typed = "\n".join(commands(readme)).replace(_ADDRESS, environment["DPLEDGER_URL"])
     if "DPLEDGER_API_KEY" in environment:
         typed = typed.replace(_SIGN_IN, "$DPLEDGER_API_KEY")
-    printed = [_run([".venv/bin/python", "first_run.py"], folder, environment)]
+    printed = []
+    for script in scripts(readme):
+        (folder / "first_run.py").write_text(script, encoding="utf-8")
+        printed.append(_run([".venv/bin/python", "first_run.py"], folder, environment))
     # One shell, since a line sets variables that later ones read.
     words = ["bash", "-euo", "pipefail", "-c", typed]
     printed += _run(words, folder, environment).splitlines()

@@ -109,7 +109,10 @@ def verify(
         doubt = doubt if kept.logs else _NOTHING_KEPT
         _database(target, kept, generation=generation, doubt=doubt, as_json=as_json)
     elif witness is not None or checkpoint is not None:
-        raise failed("--witness and --checkpoint are held against a database, not a file.")
+        raise failed(
+            "--witness and --checkpoint are held against a database, not a file. "
+            "Name a database of SQLite as sqlite:///FILE."
+        )
     else:
         _certificate(Path(target), public_key, as_json=as_json)
 

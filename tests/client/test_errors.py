@@ -120,6 +120,12 @@ def test_a_run_that_exists_is_told_with_its_state(state: str) -> None:
     assert ("Another process may have it open." in told) == (state == "active")
 
 
+def test_a_run_that_exists_names_the_other_choice_once() -> None:
+    detail = "Run r exists: finished, 3 steps. Go on with it, or choose another name."
+    told = str(dp.RunExists({"title": "T", "detail": detail, "run_state": "finished"}, 409))
+    assert told == f"{detail[:-1]}; None makes one."
+
+
 def test_a_refusal_of_a_budget_shows_few_frames_of_the_client(
     service: FakeService, client: dp.Client
 ) -> None:

@@ -208,6 +208,7 @@ def test_a_certificate_is_not_held_against_a_witness(files: Files) -> None:
     done = verify(files.checkpoints, "--witness", files.witness)
     assert done.exit_code == 2
     assert "held against a database" in done.stderr
+    assert "sqlite:///FILE" in done.stderr
 
 
 def test_a_file_that_is_no_certificate_is_broken(files: Files) -> None:

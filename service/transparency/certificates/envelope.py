@@ -75,9 +75,9 @@ def require_signed(value: Any) -> str:
         raise InvalidCertificateError("the file is not a signed certificate")
     message = CERTIFICATE_PREFIX + canonical(parts["certificate"]).encode()
     if not verified(key, message, signature):
-        raise InvalidCertificateError("the signature is not that of the named key")
+        raise InvalidCertificateError("the signature is not that of the key it names")
     if parts.get("key_id") != key_id_of(key):  # which the signature does not cover
-        raise InvalidCertificateError("key_id is not that of the named key")
+        raise InvalidCertificateError("key_id is not that of the key it names")
     return key
 
 

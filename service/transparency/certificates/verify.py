@@ -80,8 +80,8 @@ def verify_bytes(raw: bytes, *, public_key: str | None = None) -> Verified:
     found.checks.append("the bytes are canonical, and the signature is theirs")
     if public_key is None:
         found.notes.append(
-            f"signed by key {envelope.key_id}, which you did not name: the file is whole, but "
-            "whom it is from only a key that you know tells; give --public-key"
+            f"signed by key {envelope.key_id}, which you did not name: anyone may "
+            "have signed it; give --public-key"
         )
     _require_logged(certificate, envelope.public_key)
     found.checks.append(
