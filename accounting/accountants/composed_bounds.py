@@ -221,7 +221,11 @@ def _composed(counts: EventCounts, question: Query) -> Bound:
         if failed:
             value = delta_of_passes(above, epsilon=epsilon, failed=failed)
         else:
-            value = delta_bracket(above, epsilon=epsilon, width=width).upper if above else 0.0
+            value = (
+                delta_bracket(above, epsilon=epsilon, width=width, only=End.UPPER).upper
+                if above
+                else 0.0
+            )
         known = DELTA_MIN < value < 1 and below
         lower = attained_epsilon(below, delta=value) if known else None
     elif failed:

@@ -180,7 +180,7 @@ def delta_floor(units: Units, *, epsilon: float, width: float = WIDTH) -> float:
     mu = _gaussian_mu(units)
     if mu is not None:
         return gaussian_bracket_delta(epsilon, mu=mu)[0]
-    return _delta(units, Direction.REMOVE, epsilon=epsilon, width=width)[0]
+    return _delta(units, Direction.REMOVE, epsilon=epsilon, width=width, only=End.LOWER)[0]
 
 
 def epsilon_in_order(units: Units, direction: Direction, *, delta: float, width: float) -> float:
@@ -196,7 +196,7 @@ def delta_in_order(units: Units, direction: Direction, *, epsilon: float, width:
     mu = _gaussian_mu(units)
     if mu is not None:
         return gaussian_bracket_delta(epsilon, mu=mu)[1]
-    return _delta(units, direction, epsilon=epsilon, width=width)[1]
+    return _delta(units, direction, epsilon=epsilon, width=width, only=End.UPPER)[1]
 
 
 @theorem(
@@ -207,7 +207,9 @@ def delta_in_order(units: Units, direction: Direction, *, epsilon: float, width:
     relations=tuple(NeighboringRelation),
     assumptions=(Assumption.PARAMETERS_FIXED_IN_ADVANCE,),
 )
-def delta_bracket(units: Units, *, epsilon: float, width: float = WIDTH) -> Bracket:
+def delta_bracket(
+    units: Units, *, epsilon: float, width: float = WIDTH, only: End | None = None
+) -> Bracket:
     """Delta at an epsilon of a composition whose steps are dominated by pairs.
 
     As epsilon_bracket, read the other way.
@@ -216,6 +218,7 @@ def delta_bracket(units: Units, *, epsilon: float, width: float = WIDTH) -> Brac
         units: distinct pairs and how often each counts; not empty.
         epsilon: nats, >= 0.
         width: relative width to aim at.
+        only: the end that is asked for, where it is one: the other may be farther off.
 
     Returns:
         Lower and upper delta, in [0, 1].
@@ -227,7 +230,7 @@ def delta_bracket(units: Units, *, epsilon: float, width: float = WIDTH) -> Brac
     for direction in different_orders(pair for pair, _ in units):
         if upper and _within(units, direction, epsilon=epsilon, delta=upper):
             continue
-        low, high, used = _delta(units, direction, epsilon=epsilon, width=width)
+        low, high, used = _delta(units, direction, epsilon=epsilon, width=width, only=only)
         lower, upper = max(lower, low), max(upper, high)
         engine = max(engine, used, key=list(Engine).index)
     return Bracket(lower, min(1.0, upper), engine)
@@ -360,7 +363,7 @@ def _read_exactly(
 
 
 def _delta(
-    units: Units, direction: Direction, *, epsilon: float, width: float
+    units: Units, direction: Direction, *, epsilon: float, width: float, only: End | None = None
 ) -> tuple[float, float, Engine]:
     read = _read_exactly(units, direction)
     if read is not None:
@@ -373,7 +376,9 @@ def _delta(
     if are_rare(units):
         upper = min(upper, rare_delta(units, direction, epsilon=epsilon))
     wide = max(width, LATTICE_WIDTH)
-    asked = partial(lattice_delta, units, direction=direction, epsilon=epsilon, width=wide)
+    asked = partial(
+        lattice_delta, units, direction=direction, epsilon=epsilon, width=wide, only=only
+    )
     return (*_both((lower, upper), _on_lattice(units, asked) or (0.0, 1.0)), Engine.LATTICE)
 
 

@@ -8,7 +8,7 @@ from accounting.events import Direction
 from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
 from accounting.pld.lattice import fft_convolution
 from accounting.pld.lattice import lattice_bounds as engine
-from accounting.pld.lattice.lattice_bounds import End, lattice_epsilon
+from accounting.pld.lattice.lattice_bounds import End, lattice_delta, lattice_epsilon
 from accounting.pld.pairs import LaplacePair, Pair
 from accounting.subsampling.replacement import (
     with_replacement_add_remove_pair,
@@ -55,6 +55,20 @@ def test_one_end_is_as_near_as_in_a_bracket_for_less_work(
         assert ends[0] <= whole[1]
         assert whole[0] <= ends[1]
         assert ends[end] == pytest.approx(whole[end], rel=1e-5)
+        assert sum(composed) < 0.7 * work
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=["upper", "lower"])
+def test_one_end_of_delta_is_as_near_as_in_a_bracket(pair: Pair, composed: list[int]) -> None:
+    asked: dict[str, Any] = {"direction": Direction.REMOVE, "epsilon": 1.0, "width": WIDTH}
+    whole = lattice_delta([(pair, STEPS)], **asked)
+    work = sum(composed)
+    for end in End:
+        composed.clear()
+        ends = lattice_delta([(pair, STEPS)], **asked, only=end)
+        assert ends[0] <= whole[1]
+        assert whole[0] <= ends[1]
+        assert ends[end] == pytest.approx(whole[end], rel=WIDTH)
         assert sum(composed) < 0.7 * work
 
 

@@ -322,7 +322,7 @@ TABLE: list[tuple[Sampling, float, NeighboringRelation, float, float]] = [
     (capped_at(256), 1.1, REPLACE_ONE, 4.0, 12.581),
     (capped_at(304), 1.1, REPLACE_ONE, 4.22, 4.4094),
     (capped_at(352), 1.1, REPLACE_ONE, 4.2277, 4.2286),
-    (WHOLE, 1.1, REPLACE_SPECIAL, 11.81, 12.0763),
+    (WHOLE, 1.1, REPLACE_SPECIAL, 11.81, 12.078),
     (WHOLE, 4.0, REPLACE_SPECIAL, 0.5183, 0.57897),
 ]
 

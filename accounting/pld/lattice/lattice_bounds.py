@@ -189,8 +189,16 @@ def _refined(
     return low, high
 
 
+def _shows_its_error(units: Units, direction: Direction, only: End | None) -> bool:
+    """Whether one end alone is asked for, and a lattice tells how near a narrower one will be.
+
+    Where lattices meet atoms they do not.
+    """
+    return only is not None and not any(atoms(pair, direction) for pair, _ in units)
+
+
 def lattice_delta(
-    units: Units, *, direction: Direction, epsilon: float, width: float
+    units: Units, *, direction: Direction, epsilon: float, width: float, only: End | None = None
 ) -> tuple[float, float]:
     """Delta of a composition at an epsilon, certified on both sides.
 
@@ -199,6 +207,7 @@ def lattice_delta(
         direction: which law of each pair is first.
         epsilon: nats, >= 0 and finite.
         width: wanted (upper - lower) / upper, in (0, 1); what is reached may be wider.
+        only: the end that is asked for, where it is one: the other may then be farther off.
 
     Returns:
         Lower and upper delta in [0, 1].
@@ -233,7 +242,15 @@ def lattice_delta(
         again = lattice_query(units, direction=direction, delta=guess, epsilon=epsilon, width=width)
         return replace(again, view=replace(again.view, log_delta=math.log(guess)))
 
-    return _refined(question, width / question.view.order, answer, recentred)
+    def one_end(asked: LatticeQuery, h: float, low: float, high: float) -> tuple[float, float]:
+        if only is End.LOWER:
+            (lower,) = _compositions(asked, h, [End.LOWER])
+            return max(low, read_delta(lower, epsilon=epsilon).lower), high
+        (upper,) = _compositions(asked, h, [End.UPPER])
+        return low, min(high, read_delta(upper, epsilon=epsilon).upper)
+
+    last = one_end if _shows_its_error(units, direction, only) else None
+    return _refined(question, width / question.view.order, answer, recentred, last)
 
 
 def lattice_epsilon(
@@ -293,9 +310,8 @@ def lattice_epsilon(
         return low, min(high, _first_below(upper, delta, asked))
 
     nats = width * max(view.epsilon, 0.02 * view.spread)
-    # Where a lattice meets atoms, what the first one shows does not tell how near the second is.
-    plain = only is not None and not any(atoms(pair, direction) for pair, _ in units)
-    return _refined(question, nats, answer, recentred, one_end if plain else None)
+    last = one_end if _shows_its_error(units, direction, only) else None
+    return _refined(question, nats, answer, recentred, last)
 
 
 def _require(units: Units, width: float, in_range: bool) -> None:
