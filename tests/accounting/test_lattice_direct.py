@@ -314,7 +314,7 @@ def test_no_answer_takes_more_than_the_work_allowed(monkeypatch: pytest.MonkeyPa
     spent = []
     honest = engine._compositions
 
-    def counted(question: plan.LatticeQuery, h: float) -> tuple[Composition, Composition]:
+    def counted(question: plan.LatticeQuery, h: float) -> list[Composition]:
         spent.append(plan.work_of(question) / h)
         return honest(question, h)
 
