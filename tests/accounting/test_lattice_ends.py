@@ -1,4 +1,4 @@
-"""Brackets of which one end is asked for: as near as in a whole bracket, for less work."""
+"""One end of a bracket: as near as in a whole bracket, for less work."""
 
 from typing import Any
 

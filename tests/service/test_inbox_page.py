@@ -181,8 +181,8 @@ def test_an_admin_handles_an_incident_in_the_browser(
         assert 'value="' + "x" * 201 in long.text
         for fields in ({"action": "close"}, {"action": "assign", "assignee": "unknown"}):
             assert sent(client, name, **fields).status_code == 422
-        nobody = words(sent(client, name, action="assign", assignee="unknown").text)
-        assert "the assignee must be the name of a key in force" in nobody
+        said = words(sent(client, name, action="assign", assignee="unknown").text)
+        assert "the assignee must be the name of a key in force" in said
         assert sent(client, "incident-99-1", action="comment", text="x").status_code == 404
         forged = client.post(f"/incidents/{name}/notes", data={"action": "reopen", "csrf": "x"})
         assert forged.status_code == 403

@@ -51,7 +51,7 @@ class End(IntEnum):
     UPPER = 1
 
 
-# (question, width of the lattice, lower, upper) to (lower, upper), of which one is nearer.
+# From (question, width of the lattice, lower, upper) to (lower, upper): one of them is nearer.
 OneEnd = Callable[[LatticeQuery, float, float, float], tuple[float, float]]
 
 
