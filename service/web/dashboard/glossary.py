@@ -257,14 +257,14 @@ _ENDLESS: Final = Advice(  # an overdraft whose epsilon is infinite
     "Stop the runs: nothing more is admitted, and a higher limit does not change that. Find on "
     "the page of the dataset which run or correction it is.",
 )
-OTHER: Final = Advice(_WARN, "", "Look at its details.")
+UNKNOWN_KIND: Final = Advice(_WARN, "", "Look at its details.")
 
 
 def advice_of(incident: IncidentAnswer) -> Advice:
     """What to do about an incident."""
     if incident.kind == Kind.OVERDRAFT and incident.detail.get("spent", 0) is None:
         return _ENDLESS
-    return ADVICE.get(incident.kind, OTHER)
+    return ADVICE.get(incident.kind, UNKNOWN_KIND)
 
 
 # Each number or word of an incident as a phrase, in the order in which they are told; what is not

@@ -43,7 +43,7 @@ _SORTS: Final = {
     "weight": case(
         {kind: glossary.WEIGHTS.index(one.weight) for kind, one in glossary.ADVICE.items()},
         value=incidents.c.kind,
-        else_=glossary.WEIGHTS.index(glossary.OTHER.weight),
+        else_=glossary.WEIGHTS.index(glossary.UNKNOWN_KIND.weight),
     )
 }
 ASSIGNEES_MAX: Final = 500  # keys that are offered
