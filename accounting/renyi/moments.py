@@ -147,8 +147,8 @@ class _Line:
 
     phase: float  # half the width of the strip that bounds the error, over sigma^2
     h: float  # between two points
-    first: int  # of the points, as multiples of h
-    last: int
+    left: float  # beyond these ends the integrand only falls (docs/theory/renyi.md)
+    right: float
 
 
 def _line(reach: float, *, positive: bool, q: float, sigma: float) -> _Line:
@@ -161,19 +161,21 @@ def _line(reach: float, *, positive: bool, q: float, sigma: float) -> _Line:
     phase = min(_PHASE_POSITIVE if positive else _PHASE_NEGATIVE, math.sqrt(goal / bend))
     h = 2 * math.pi * phase * variance / (goal + phase * phase * bend)
 
-    # Beyond these points the integrand only falls (docs/theory/renyi.md).
     weight_at_zero = 1 / (1 + math.exp(min(700.0, math.log1p(-q) - log_q + 0.5 / variance)))
     left = -_CUT * sigma - (0.0 if positive else reach * weight_at_zero)
     right = _CUT * sigma + (reach if positive else 1.0)
-    return _Line(phase=phase, h=h, first=math.floor(left / h), last=math.ceil(right / h))
+    return _Line(phase=phase, h=h, left=left, right=right)
 
 
 def is_too_fine(power: float, *, q: float, sigma: float) -> bool:
-    """Whether the moment of a power above 1 or below 0 would need too many points."""
+    """Whether the moment of a power above 1 or below 0 would need too many points.
+
+    So it is, too, where an argument is no number.
+    """
     if sigma < NOISE_MIN:
         return True
     line = _line(abs(power), positive=power > 0, q=q, sigma=sigma)
-    return line.last - line.first >= POINTS_MAX
+    return not (line.right - line.left) / line.h < POINTS_MAX
 
 
 def log_real_moments(betas: Array, *, q: float, sigma: float) -> Array:
@@ -194,7 +196,7 @@ def log_real_moments(betas: Array, *, q: float, sigma: float) -> Array:
     log_q, log_rest, variance = math.log(q), math.log1p(-q), sigma * sigma
     line = _line(reach, positive=positive, q=q, sigma=sigma)
     phase, h = line.phase, line.h
-    x = h * np.arange(line.first, line.last + 1)
+    x = h * np.arange(math.floor(line.left / h), math.ceil(line.right / h) + 1)
     left, right = float(x[0]), float(x[-1])
 
     u = (2 * x - 1) / (2 * variance)
