@@ -16,6 +16,7 @@ esac
 refuse() {
   scontrol update JobId="$SLURM_JOB_ID" AdminComment="$(printf %.1000s "$1")"
   scancel "$SLURM_JOB_ID"
+  sleep 10 # Slurm kills this script first: where it ended by itself, the job went back to the queue
   exit 1
 }
 

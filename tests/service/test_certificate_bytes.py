@@ -56,7 +56,7 @@ def test_without_a_named_key_it_says_that_the_origin_is_not_known(
     raw: bytes, signer: Signer, tmp_path: Path
 ) -> None:
     assert not verify_bytes(raw).pinned
-    assert "whom it is from" in verify_bytes(raw).notes[0]
+    assert "anyone may have signed it" in verify_bytes(raw).notes[0]
     other = signer_of(tmp_path)
     assert "not the named one" in refused(raw, public_key=other.public_key)
     assert verify_bytes(raw, public_key=signer.public_key).notes == verify_bytes(raw).notes[1:]

@@ -137,6 +137,8 @@ def prolog(folder: Path, said: str, *, job: str = "7", script: str = "prolog") -
         command = folder / name
         command.write_text(f'#!/bin/sh\necho {name} "$@" >> {told}\n')
         command.chmod(0o755)
+    (folder / "sleep").write_text("#!/bin/sh\n")  # until Slurm kills it
+    (folder / "sleep").chmod(0o755)
     environment = {
         "PATH": f"{folder}:{os.environ['PATH']}", "DPLEDGER_SLURM": str(folder),
         "SLURM_CLUSTER_NAME": "alone", "SLURM_JOB_ID": job, "SLURM_JOB_PARTITION": "private",
