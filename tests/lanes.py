@@ -23,6 +23,7 @@ SYSTEM: Final = (  # folders and modules
     "image",
     "packages",
     "service/faults",
+    "service/test_balancers.py",
     "service/test_concurrency.py",
     "service/test_demo.py",
     "service/test_drain.py",

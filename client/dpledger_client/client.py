@@ -173,6 +173,7 @@ class Client(
                 raise ValueError("Give a name to a run that resumes or has several ranks.")
             name = new_name(dataset)
         name = name_of(name)
+        transport = self._transport.of_dataset(dataset)
         folder, observed = spools.folder(spool), mode == "observe"
         registered = {
             "name": name,
@@ -186,7 +187,7 @@ class Client(
             "labels": library_versions.labelled(labels),
         }
         opening = resuming.opening(
-            self._transport,
+            transport,
             {key: value for key, value in registered.items() if value is not None},
             state=state,
             resume=resume,
@@ -198,8 +199,9 @@ class Client(
             broadcast=broadcast,
         )
         if dataset_size is None:
-            dataset_size = self._dataset_size(dataset, observed)
-        return self._opened(
+            dataset_size = _dataset_size(transport, dataset, observed)
+        return _opened(
+            transport,
             opening,
             mode=mode,
             mechanism=mechanism,
@@ -215,43 +217,6 @@ class Client(
             flush_seconds=flush_seconds,
             wait_seconds=wait_seconds,
         )
-
-    def _opened(
-        self,
-        opening: Opening,
-        *,
-        mode: Mode,
-        folder: Path,
-        lease_steps: int | None,
-        flush_steps: int,
-        flush_seconds: float,
-        wait_seconds: float,
-        **options: Any,
-    ) -> Run:
-        def open_journal(opening: Opening) -> Journal:
-            return Journal(
-                self._transport,
-                opening,
-                mode=mode,
-                folder=folder,
-                lease_steps=lease_steps,
-                flush_steps=flush_steps,
-                flush_seconds=flush_seconds,
-                wait_seconds=wait_seconds,
-            )
-
-        return Run(self._transport, opening, open_journal, mode=mode, **options)
-
-    def _dataset_size(self, dataset: str, observed: bool) -> int | None:
-        try:
-            found = self._transport.get(
-                path_of("datasets", dataset), retries=0 if observed else None
-            )
-        except Unavailable:
-            if observed:
-                return None
-            raise
-        return found.get("dataset_size")
 
     def sync(
         self, *paths: Path | str, ended: bool = False, again: bool = False
@@ -279,6 +244,43 @@ class Client(
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _opened(
+    transport: Transport,
+    opening: Opening,
+    *,
+    mode: Mode,
+    folder: Path,
+    lease_steps: int | None,
+    flush_steps: int,
+    flush_seconds: float,
+    wait_seconds: float,
+    **options: Any,
+) -> Run:
+    def open_journal(opening: Opening) -> Journal:
+        return Journal(
+            transport,
+            opening,
+            mode=mode,
+            folder=folder,
+            lease_steps=lease_steps,
+            flush_steps=flush_steps,
+            flush_seconds=flush_seconds,
+            wait_seconds=wait_seconds,
+        )
+
+    return Run(transport, opening, open_journal, mode=mode, **options)
+
+
+def _dataset_size(transport: Transport, dataset: str, observed: bool) -> int | None:
+    try:
+        found = transport.get(path_of("datasets", dataset), retries=0 if observed else None)
+    except Unavailable:
+        if observed:
+            return None
+        raise
+    return found.get("dataset_size")
 
 
 def _of_environment(

@@ -1,5 +1,6 @@
 """Requests that are sent again until they are answered, a bounded number of times."""
 
+import copy
 import logging
 import os
 import random
@@ -8,10 +9,11 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from dpledger_client import start_tokens
 from dpledger_client.errors import DPLedgerError, Unavailable, error_of
+from dpledger_client.names import name_of
 from dpledger_client.progress import progress
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ BACKOFF_SECONDS: Final = 0.5  # the longest first wait; it doubles from one to t
 BACKOFF_SECONDS_MAX: Final = 10.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a trainer is not held longer by one answer
 
+DATASET_HEADER: Final = "X-Ledger-Dataset"
 _LATER: Final = 429  # and all from 500 on: the request may be answered otherwise later
 # Not the module's generator: a trainer's seeded random numbers must not depend on the network.
 _JITTER: Final = random.SystemRandom()
@@ -95,9 +98,22 @@ class Transport:
             # A start token never leaves this machine: no proxy of the environment sees it.
             trust_env=not self._local,
         )
+        self._told: dict[str, str] = {}  # headers of each request
 
     def __repr__(self) -> str:
         return f"Transport({str(self._http.base_url)!r})"
+
+    def of_dataset(self, name: str) -> Self:
+        """The same connections, whose requests name a dataset in a header.
+
+        By it a balancer sends all of a dataset's requests to one server.
+
+        Raises:
+            ValueError: it is not a name.
+        """
+        told = copy.copy(self)
+        told._told = {DATASET_HEADER: name_of(name)}
+        return told
 
     @property
     def base_url(self) -> str:
@@ -201,7 +217,7 @@ class Transport:
     ) -> "httpx.Response":
         try:
             url, headers = self._addressed(path)
-            headers = {**headers, **given}
+            headers = {**headers, **self._told, **given}
             return self._http.request(method, url, params=query, json=body, headers=headers)
         except RuntimeError:  # another thread may have closed it at any moment
             if not self._http.is_closed:

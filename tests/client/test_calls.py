@@ -67,6 +67,11 @@ def test_a_part_of_a_dataset_has_rows_of_its_parent(client: Client) -> None:
         parents=["data"], rows_per_parent_record=3,
     )  # fmt: skip
     assert part.rows_per_parent_record == {"at_most": 3}
+    one = client.create_dataset(
+        "one", dataset_size=9, neighboring_relation="add_or_remove_one", privacy_unit="example",
+        parents=["data"], rows_per_parent_record=1,
+    )  # fmt: skip
+    assert one.rows_per_parent_record == "at_most_one"
 
 
 def test_a_filter_needs_a_budget(client: Client) -> None:

@@ -56,7 +56,7 @@ class DatasetCalls:
                 by `event(...)`; they are counted as taken.
             parents: datasets that this one is drawn from.
             rows_per_parent_record: how many rows a record of a parent becomes: at_most_one,
-                exactly_one, or at most so many, from 2 on.
+                exactly_one, or a number: at most so many.
             accept: statuses of theorems that may count; by default published and declared.
 
         Returns:
@@ -64,9 +64,8 @@ class DatasetCalls:
 
         Raises:
             Conflict: another call created a dataset of that name.
-            ValueError: filter, orders or an envelope without a budget.
+            ValueError: filter, orders or an envelope without a budget; or a name that cannot be.
         """
-        rows = rows_per_parent_record
         body = {
             "name": name, "dataset_size": dataset_size,
             "neighboring_relation": neighboring_relation, "privacy_unit": privacy_unit,
@@ -74,9 +73,9 @@ class DatasetCalls:
             "for": None if for_events is None else {"events": list(for_events)},
             "opening_balance": None if opening_balance is None else list(opening_balance),
             "parents": parents, "accept": accept,
-            "rows_per_parent_record": {"at_most": rows} if isinstance(rows, int) else rows,
+            "rows_per_parent_record": _rows(rows_per_parent_record),
         }  # fmt: skip
-        return DatasetState(self._transport.post("/v1/datasets", body))
+        return DatasetState(self._transport.of_dataset(name).post("/v1/datasets", body))
 
     def dataset(self, name: str) -> DatasetState:
         """A dataset with what is spent, reserved and remaining."""
@@ -127,6 +126,13 @@ class DatasetCalls:
         """
         path = path_of("datasets", dataset, "/explain")
         return Remedies(self._transport.post(path, {"events": list(events), "run": run}))
+
+
+def _rows(given: RowsPerParent | int | None) -> object:
+    """As the contract has it: one row at most has a word."""
+    if not isinstance(given, int):
+        return given
+    return "at_most_one" if given == 1 and given is not True else {"at_most": given}
 
 
 def _budget(

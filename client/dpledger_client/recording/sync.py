@@ -57,8 +57,10 @@ def sync(transport: Transport, path: Path, *, ended: bool = False) -> Synced:
         raise SpoolError(f"{path}: its trainer still runs and will send it")
     contents = read(path)
     ended = ended or has_ended(path, contents)
+    dataset = str(contents.header["run"]["dataset"])
+    transport = transport.of_dataset(dataset)
     outbox = _outbox(transport, contents)
-    head = LogHead(transport, str(contents.header["run"]["dataset"]), path.parent)
+    head = LogHead(transport, dataset, path.parent)
     head.compare()  # what is sent here may be what the service has lost
     with outbox.sending:
         outbox.send_held()
