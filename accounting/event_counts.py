@@ -132,8 +132,7 @@ def passes_by_sampling(counts: EventCounts) -> dict[Sampling, list[PassCounts]]:
 
 
 def _pass_counts(counts: EventCounts, events: Iterable[Event]) -> list[PassCounts]:
-    if len(found := list(events)) > 1:
-        found.sort(key=lambda one: (-noise_in_pass(one.mechanism), _written(one)))
+    found = sorted(events, key=noise_rank)
     ladder = [(counts.begun.get(one, 0), counts.passes.get(one, 0)) for one in found]
     missing = sum(passes - begun for begun, passes in ladder)
     ladder[0] = (ladder[0][0] + missing, ladder[0][1])
@@ -149,6 +148,11 @@ def _pass_counts(counts: EventCounts, events: Iterable[Event]) -> list[PassCount
         PassCounts(event=one, begun=begun, passes=passes, known=not missing)
         for one, (begun, passes) in zip(found, ladder, strict=True)
     ]
+
+
+def noise_rank(event: Event) -> tuple[float, str]:
+    """By what the events of a sampling are sorted: the most noise first, then what is written."""
+    return -noise_in_pass(event.mechanism), _written(event)
 
 
 @lru_cache(maxsize=2**14)
@@ -242,9 +246,7 @@ def starts_anew(open_pass: Place, span: Span) -> int:
     One, which may be left unfinished; two more where the first may have begun before: its rest is
     counted as a whole one, and where later ones begin is not known. Zero where none begins anew.
     """
-    if pass_length(span.event) is None:
-        return 0
-    if goes_on(open_pass, span.event):
+    if pass_length(span.event) is None or goes_on(open_pass, span.event):
         return 0
     return 1 if is_placed(open_pass) else 3
 

@@ -1,9 +1,10 @@
 """Appends to a dataset of many distinct events that are counted by pass, by how many there are.
 
-    python benchmarks/distinct_passes.py [--events 16 256 1000 4000] [--falling]
+    python benchmarks/distinct_passes.py [--events 16 256 1000 4000] [--falling | --decay]
 
 The writer's own transaction on SQLite, without HTTP: a pass of a noise that was seen before. With
---falling one pass of each ledger has lost noise, so that its sampling is read as a whole each time.
+--falling the noise of one pass of each ledger fell from the greatest to the least. With --decay an
+append is one step with less noise than any before, so that each pass loses noise at each step.
 """
 
 import argparse
@@ -37,6 +38,8 @@ TOGETHER: Final = 100  # events of a request, while a ledger is filled
 STEPS: Final = 4  # of a pass
 BAR_MS: Final = 2.5
 RUN: Final = "run"
+FALLING: Final = "falling"
+DECAY: Final = "decay"
 
 
 class Ledger:
@@ -98,21 +101,26 @@ class Ledger:
         return EventMessage.model_validate(event)
 
 
-def milliseconds(folder: Path, events: int, *, falling: bool) -> tuple[float, float]:
+def milliseconds(folder: Path, events: int, case: str | None) -> tuple[float, float]:
     """The medians of wall time and processor time of an append."""
     engine = connect(f"sqlite:///{folder / f'{events}.db'}")
     migrations.upgrade(engine)
     ledger = Ledger(engine)
     noises = [2.0 + index / 1000 for index in range(events)]
+    if case == DECAY:
+        noises.reverse()
     for begin in range(0, events, TOGETHER):
-        ledger.append(noises[begin : begin + TOGETHER])
-    if falling:
+        ledger.append(noises[begin : begin + TOGETHER], 1 if case == DECAY else STEPS)
+    if case == FALLING:
         ledger.append([noises[-1]], 1)
         ledger.append([noises[0]], STEPS - 1)
     wall, processor = [], []
     for index in range(REPEATS):
         before = time.perf_counter(), time.process_time()
-        ledger.append([noises[617 * index % events]])
+        if case == DECAY:
+            ledger.append([2.0 - (index + 1) / 1000], 1)
+        else:
+            ledger.append([noises[617 * index % events]])
         wall.append(time.perf_counter() - before[0])
         processor.append(time.process_time() - before[1])
     engine.dispose()
@@ -123,12 +131,14 @@ def main() -> int:
     """Fill, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--events", type=int, nargs="+", default=[16, 256, 1000, 4000])
-    parser.add_argument("--falling", action="store_true", help="the noise of one pass has fallen")
+    case = parser.add_mutually_exclusive_group()
+    for name, text in ((FALLING, "the noise of one pass fell"), (DECAY, "it falls at each step")):
+        case.add_argument(f"--{name}", dest="case", action="store_const", const=name, help=text)
     asked = parser.parse_args()
     with conditions(), TemporaryDirectory(prefix="dpledger-passes-") as name:
         print(f"{'events':>8} {'wall ms':>9} {'cpu ms':>9}")
         for events in asked.events:
-            wall, processor = milliseconds(Path(name), events, falling=asked.falling)
+            wall, processor = milliseconds(Path(name), events, asked.case)
             print(f"{events:>8} {wall:>9.2f} {processor:>9.2f}")
         what = f"an append beside {asked.events[-1]:,} events counted by pass, ms cpu"
         reached = print_bars([at_most(what, processor, BAR_MS)])

@@ -8,6 +8,7 @@ from accounting.filters import envelope, falling_noise, odometers, theorems
 from accounting.filters.closed_form import ApproximateDpFilter, GaussianFilter
 from accounting.filters.default_order import default_order, order_for, share_held
 from accounting.filters.envelope import EnvelopeFilter, EnvelopeItem
+from accounting.filters.falling_noise import PassRule
 from accounting.filters.integer_totals import COUNT_MAX, Total, plus, times
 from accounting.filters.odometers import ODOMETER_ORDERS, odometer_epsilon
 from accounting.filters.renyi import FAILURE_SHARE, RenyiFilter, UnionFilter
@@ -18,6 +19,7 @@ from accounting.filters.selection import (
     best_order,
     choose,
     filter_of,
+    pass_rule,
     union_price,
 )
 from accounting.filters.theorems import renyi_filter_limit, revision_share
@@ -27,7 +29,8 @@ THEOREMS = (*theorems.THEOREMS, *envelope.THEOREMS, *falling_noise.THEOREMS, *od
 __all__ = [
     "COUNT_MAX", "FAILURE_SHARE", "KINDS", "ODOMETER_ORDERS", "THEOREMS", "UNION_ORDERS",
     "ApproximateDpFilter", "EnvelopeFilter", "EnvelopeItem", "Filter", "GaussianFilter",
-    "RenyiFilter", "Total", "UnionFilter",
-    "best_order", "choose", "default_order", "filter_of", "odometer_epsilon", "order_for", "plus",
-    "renyi_filter_limit", "revision_share", "share_held", "times", "union_price",
+    "PassRule", "RenyiFilter", "Total", "UnionFilter",
+    "best_order", "choose", "default_order", "filter_of", "odometer_epsilon", "order_for",
+    "pass_rule", "plus", "renyi_filter_limit", "revision_share", "share_held", "times",
+    "union_price",
 ]  # fmt: skip

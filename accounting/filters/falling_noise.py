@@ -4,14 +4,15 @@ A pass that is one Gaussian release costs what its least noise does. An amplifie
 pass which keeps the noise that it began with: what a fall adds is proved in docs/theory/filters.md.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final, Protocol
 
 from accounting.bounds.event_bounds import NoBoundError, accepted
 from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.event_counts import PassCounts
-from accounting.events import BallsAndBins, Event, NeighboringRelation, RandomAllocation
+from accounting.events import BallsAndBins, Event, NeighboringRelation, RandomAllocation, Sampling
 from accounting.filters.event_costs import loss_at
 from accounting.filters.integer_totals import Total, limit_units, loss_units, plus, times
 from accounting.guarantees import Status
@@ -20,6 +21,9 @@ from accounting.shuffling.partial import partial_shuffle_rdp
 from accounting.theorem import theorem
 
 _MARGIN: Final = 1e-12  # far more than what the rounding of a release's loss adds
+_CURVE: Final = 1  # the curve of a pass was chosen at its start
+_RELEASE: Final = 2  # a release was
+RELEASES_MAX: Final = 10_240  # events whose releases are remembered, about 1 kB each
 
 
 @theorem(
@@ -80,13 +84,16 @@ def passes_total(
     """
     if all(one.begun == one.passes for one in each):
         return _kept(each, unit, len(orders))
+    rule = pass_rule(each[0].event.sampling, relation, accept, orders, unit)
+    total, falling, seen = rule.none, 0, rule.start
     try:
-        releases = [_Release(one, relation, orders) for one in each]
+        for one in each:
+            more, seen = rule.add(one, falling, seen)
+            total = plus(total, more)
+            falling += one.begun - one.passes
     except NoBoundError:  # a pass that has no bound makes all of it infinite
         return _kept(each, unit, len(orders))
-    if isinstance(each[0].event.sampling, BallsAndBins | RandomAllocation):
-        return _allocated(releases, Status.DERIVED in accept, unit, len(orders))
-    return _stopped(releases, relation, accept, orders, unit)
+    return rule.total(total)
 
 
 def _kept(each: Sequence[PassCounts], unit: Callable[[Event], Total], orders: int) -> Total:
@@ -98,103 +105,182 @@ def _kept(each: Sequence[PassCounts], unit: Callable[[Event], Total], orders: in
     return total
 
 
-class _Release:
-    """Passes at one noise, and what each costs as a Gaussian release."""
-
-    def __init__(
-        self, one: PassCounts, relation: NeighboringRelation, orders: tuple[float, ...]
-    ) -> None:
-        (release,) = gdp_bounds(one.event, relation)
-        losses = [0.5 * order * release.loss * release.loss for order in orders]
-        self.event, self.begun, self.passes = one.event, one.begun, one.passes
-        self.known = one.known
-        self.upper = [loss_units(rounded_up(loss, ulps=4)) for loss in losses]
-        self.lower = [limit_units(rounded_down(loss * (1 - _MARGIN))) for loss in losses]
-
-    def hides(self, order: int, unit: int) -> bool:
-        """Whether a pass costs less than a release, by more than rounding."""
-        return unit < self.lower[order]
+Seen = tuple[int, ...]  # what was chosen at each order at more noise, as a sum of bits
 
 
-def _fallen(each: Sequence[_Release]) -> Iterator[int]:
-    """For each noise at most how many of the passes that had it at the least began at more."""
-    falling = 0
-    for one in each:
-        yield min(one.passes, falling)
-        falling += one.begun - one.passes
+class PassRule(Protocol):
+    """What the passes of one sampling cost, added up from the greatest noise to the least."""
+
+    none: Total  # the sum of nothing
+    start: Seen
+
+    def add(self, one: PassCounts, falling: int, seen: Seen) -> tuple[Total, Seen]:
+        """What passes at one noise add to the sum, and what was seen at it and at more noise.
+
+        Args:
+            one: how many began at it, and had it as their least.
+            falling: how many began at more noise, and had less than that as their least.
+            seen: at more noise.
+
+        Raises:
+            NoBoundError: a pass at this noise has no bound.
+        """
+        ...
+
+    def total(self, total: Total) -> Total:
+        """What a filter adds up to whose passes have this sum. Upper."""
+        ...
 
 
-def _allocated(
-    each: Sequence[_Release], derived: bool, unit: Callable[[Event], Total], orders: int
-) -> Total:
-    """Passes of balls and bins, or random allocation.
-
-    Where what was only proved here is not accepted, what is left of a pass when its noise falls is
-    one release more; before it fell, the pass cost no more than one of its least noise.
-    """
-    none: Total = (0,) * (2 + orders)
-    needed = [one.begun or (one.passes and not derived) for one in each]
-    units = [unit(one.event) if own else none for one, own in zip(each, needed, strict=True)]
-    uncovered = sum(one.begun * own[0] for one, own in zip(each, units, strict=True))
-    failures = sum(one.begun * own[1] for one, own in zip(each, units, strict=True))
-    found = []
-    for order in range(orders):
-        first = [own[2 + order] for own in units]
-        upper = [one.upper[order] for one in each]
-        if not any(one.begun and one.hides(order, f) for one, f in zip(each, first, strict=True)):
-            # A release from its start: which steps hold the record is told when it begins.
-            found.append(sum(one.passes * u for one, u in zip(each, upper, strict=True)))
-        elif derived:
-            found.append(
-                falling_noise_units(
-                    begun=[one.begun for one in each],
-                    passes=[one.passes for one in each],
-                    first=first,
-                    release_upper=upper,
-                    release_lower=[one.lower[order] for one in each],
-                )
-            )
-        else:
-            kept = sum(one.passes * f for one, f in zip(each, first, strict=True))
-            more = sum(n * u for n, u in zip(_fallen(each), upper, strict=True))
-            found.append(kept + more)
-    return (uncovered, failures, *found)
-
-
-def _stopped(
-    each: Sequence[_Release],
+def pass_rule(
+    sampling: Sampling,
     relation: NeighboringRelation,
     accept: frozenset[Status],
     orders: tuple[float, ...],
     unit: Callable[[Event], Total],
-) -> Total:
+) -> PassRule:
+    """How a Renyi filter adds up passes of a sampling; arguments as in `passes_total`."""
+    if isinstance(sampling, BallsAndBins | RandomAllocation):
+        return _Allocated(relation, accept, orders, unit)
+    return _InTurn(relation, accept, orders, unit)
+
+
+class LeastNoise:
+    """Each pass costs what its least noise does, whatever it began with."""
+
+    start: Seen = ()
+
+    def __init__(self, none: Total, unit: Callable[[Event], Total]) -> None:
+        self.none, self._unit = none, unit
+
+    def add(self, one: PassCounts, falling: int, seen: Seen) -> tuple[Total, Seen]:
+        """The costs of the passes whose least noise it is."""
+        return times(self._unit(one.event), one.passes) if one.passes else self.none, seen
+
+    def total(self, total: Total) -> Total:
+        """The sum."""
+        return total
+
+
+@lru_cache(maxsize=RELEASES_MAX)
+def _releases(
+    event: Event, relation: NeighboringRelation, orders: tuple[float, ...]
+) -> tuple[Total, Total]:
+    """The RDP of a pass as one Gaussian release, at each order in units: upper, and lower.
+
+    Raises:
+        NoBoundError: it has no bound.
+    """
+    (release,) = gdp_bounds(event, relation)
+    losses = [0.5 * order * release.loss * release.loss for order in orders]
+    upper = tuple([loss_units(rounded_up(loss, ulps=4)) for loss in losses])
+    return upper, tuple([limit_units(rounded_down(loss * (1 - _MARGIN))) for loss in losses])
+
+
+class _Allocated:
+    """Passes of balls and bins, or random allocation.
+
+    Where what was only proved here is not accepted, what is left of a pass when its noise falls is
+    one release more; before it fell, the pass cost no more than one of its least noise.
+
+    Sums are (uncovered, failures), and at each order (noises that passes began at and that hide
+    more than a release, releases, what passes cost where any noise does).
+    """
+
+    start: Seen = ()
+
+    def __init__(
+        self,
+        relation: NeighboringRelation,
+        accept: frozenset[Status],
+        orders: tuple[float, ...],
+        unit: Callable[[Event], Total],
+    ) -> None:
+        self._relation, self._orders, self._unit = relation, orders, unit
+        self._derived = Status.DERIVED in accept
+        self._free: Total = (0,) * (2 + len(orders))
+        self.none = (0,) * (2 + 3 * len(orders))
+
+    def add(self, one: PassCounts, falling: int, seen: Seen) -> tuple[Total, Seen]:
+        """What passes at one noise add to the sum; nothing is seen."""
+        upper, lower = _releases(one.event, self._relation, self._orders)
+        needed = one.begun or (one.passes and not self._derived)
+        own = self._unit(one.event) if needed else self._free
+        found = [one.begun * own[0], one.begun * own[1]]
+        for first, most, least in zip(own[2:], upper, lower, strict=True):
+            found.append(1 if one.begun and first < least else 0)
+            found.append(one.passes * most)
+            if self._derived:
+                found.append(
+                    falling_noise_units(
+                        begun=[one.begun],
+                        passes=[one.passes],
+                        first=[first],
+                        release_upper=[most],
+                        release_lower=[least],
+                    )
+                )
+            else:
+                found.append(one.passes * first + min(one.passes, falling) * most)
+        return tuple(found), seen
+
+    def total(self, total: Total) -> Total:
+        """Releases from their start, where no noise hides more: what holds a record is told then.
+
+        It is told when a pass begins, which steps those are.
+        """
+        each = zip(total[2::3], total[3::3], total[4::3], strict=True)
+        return (*total[:2], *[cost if hiding else release for hiding, release, cost in each])
+
+
+class _InTurn:
     """Passes of a loader in turn: the curve of its steps, or a release, as chosen at their start.
 
     What is chosen by the first noise is kept: at each order the curve if it is the lesser, and then
-    the curve at the least noise. Where it is not known what was chosen, the larger counts.
+    the curve at the least noise. Where it is not known what was chosen, the larger counts. What was
+    seen is whether curves, and whether releases, were chosen at more noise.
     """
-    total: Total = (0,) * (2 + len(orders))
-    chosen: list[set[bool]] = [set() for _ in orders]  # whether curves were, at more noise
-    for one, fallen in zip(each, _fallen(each), strict=True):
+
+    def __init__(
+        self,
+        relation: NeighboringRelation,
+        accept: frozenset[Status],
+        orders: tuple[float, ...],
+        unit: Callable[[Event], Total],
+    ) -> None:
+        self._relation, self._accept, self._orders, self._unit = relation, accept, orders, unit
+        self.none: Total = (0,) * (2 + len(orders))
+        self.start: Seen = (0,) * len(orders)
+
+    def add(self, one: PassCounts, falling: int, seen: Seen) -> tuple[Total, Seen]:
+        """What passes at one noise add to the sum, and what was chosen down to it."""
+        upper, lower = _releases(one.event, self._relation, self._orders)
         if not (one.begun or one.passes):
-            continue
-        own = unit(one.event)
-        total = plus(total, times(own, one.passes))
+            return self.none, seen
+        own = self._unit(one.event)
+        found = times(own, one.passes)
+        fallen = min(one.passes, falling)  # at most so many of them began at more noise
         if fallen and not own[0]:
-            curves = _curves(one.event, relation, accept, orders)
-            either = [told if one.known else {True, False} for told in chosen]
-            worst = map(_worst, curves, one.upper, own[2:], either)
+            curves = _curves(one.event, self._relation, self._accept, self._orders)
+            either = seen if one.known else (_CURVE | _RELEASE,) * len(seen)
+            worst = map(_worst, curves, upper, own[2:], either)
             more = [fallen * (most - u) for most, u in zip(worst, own[2:], strict=True)]
-            total = plus(total, (0, 0, *more))
+            found = plus(found, (0, 0, *more))
         if one.begun:
-            for order, told in enumerate(chosen):
-                told.add(one.hides(order, own[2 + order]))
-    return total
+            chosen = [
+                _CURVE if u < least else _RELEASE for u, least in zip(own[2:], lower, strict=True)
+            ]
+            seen = tuple([told | new for told, new in zip(seen, chosen, strict=True)])
+        return found, seen
+
+    def total(self, total: Total) -> Total:
+        """The sum."""
+        return total
 
 
-def _worst(curve: int, release: int, kept: int, chosen: set[bool]) -> int:
+def _worst(curve: int, release: int, kept: int, chosen: int) -> int:
     """What a pass costs that began at more noise, where curves or releases were chosen then."""
-    return max(kept, curve if True in chosen else 0, release if False in chosen else 0)
+    return max(kept, curve if chosen & _CURVE else 0, release if chosen & _RELEASE else 0)
 
 
 def _curves(

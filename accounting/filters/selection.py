@@ -1,16 +1,19 @@
 """Which filter holds a budget: chosen when it is set, read back from what was stored."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from accounting.event_counts import EventCounts
-from accounting.events import NeighboringRelation
+from accounting.events import Event, NeighboringRelation, Sampling
+from accounting.filters import falling_noise
 from accounting.filters.closed_form import ApproximateDpFilter, GaussianFilter
 from accounting.filters.default_order import default_order
 from accounting.filters.envelope import EnvelopeFilter
+from accounting.filters.falling_noise import LeastNoise, PassRule
+from accounting.filters.integer_totals import Total
 from accounting.filters.renyi import ORDERS_MAX, RenyiFilter, UnionFilter
 from accounting.filters.theorems import renyi_filter_limit
 from accounting.guarantees import DEFAULT_ACCEPT, Status
@@ -115,3 +118,29 @@ def union_price(
     """The least epsilon at which a union of orders admits a ledger. Upper, nats."""
     held = choose(UnionFilter.kind, epsilon=math.inf, delta=delta, orders=orders)
     return held.spent(held.total(counts, relation=relation, accept=accept))
+
+
+def pass_rule(
+    held_by: Filter,
+    sampling: Sampling,
+    *,
+    relation: NeighboringRelation,
+    accept: frozenset[Status] = DEFAULT_ACCEPT,
+    unit: Callable[[Event], Total],
+) -> PassRule | None:
+    """How a filter adds up the passes of a sampling; None where it asks for all of them at once.
+
+    Args:
+        held_by: the filter.
+        sampling: one that is counted by pass.
+        relation: the neighbouring relation.
+        accept: statuses of theorems that may be used.
+        unit: what a pass costs that keeps its noise.
+    """
+    match held_by:
+        case RenyiFilter() | UnionFilter():
+            return falling_noise.pass_rule(sampling, relation, accept, held_by.orders, unit)
+        case GaussianFilter() | ApproximateDpFilter():
+            return LeastNoise(held_by.zero(), unit)
+        case EnvelopeFilter():
+            return None

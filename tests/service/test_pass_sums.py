@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,11 +11,13 @@ from accounting.events import (
     Cyclic,
     Event,
     Gaussian,
+    Mechanism,
     NeighboringRelation,
     NoNoise,
     Poisson,
     RandomAllocation,
     Reshuffle,
+    Sampling,
     Shuffle,
 )
 from accounting.filters import EnvelopeFilter, EnvelopeItem, Filter, Total, choose, plus, times
@@ -157,7 +160,8 @@ def test_a_secret_order_that_may_be_used_again_counts_as_it_does_from_nothing() 
 def test_a_change_counts_as_often_as_it_is_taken() -> None:
     held_by, change = FILTERS[0], {EVENTS[0]: StepsAndPasses(steps=4, passes=1, begun=1)}
     accumulator = read_accumulator(None, held_by, RELATION, DERIVED)
-    sums = PassSums(held_by.zero(), cost=accumulator.cost, whole=lambda *_: held_by.zero())
+    zero = held_by.zero()
+    sums = PassSums(zero, cost=accumulator.cost, whole=lambda *_: zero, rule=lambda *_: None)
     once = sums.after(change)
     for times_taken in (1, 2, 3):
         assert sums.after(change) == times(once, times_taken)
@@ -165,3 +169,93 @@ def test_a_change_counts_as_often_as_it_is_taken() -> None:
         assert sums.total == times(once, times_taken)
     sums.add(negative(merge_changes([change] * 3)))
     assert sums.total == held_by.zero()
+
+
+LADDER: tuple[Mechanism, ...] = (  # the least noise first
+    NoNoise(),
+    *(Gaussian(noise_multiplier=noise) for noise in (0.4, 0.6, 0.8, 1, 1.3, 1.7, 2.2, 3, 5, 9)),
+)
+# Passes: where they began and where their noise fell to, how often, and which of both is told, or
+# that they kept their noise.
+PASS = st.tuples(
+    st.integers(0, 2),
+    st.integers(0, len(LADDER) - 1),
+    st.integers(0, len(LADDER) - 1),
+    st.integers(-1, 3),
+    st.sampled_from(["both", "both", "kept", "kept", "begin", "end"]),
+)
+Passes = tuple[int, int, int, int, str]
+
+
+def taken(samplings: Sequence[Sampling], passes: Sequence[Passes]) -> EventCountDelta:
+    changes: list[EventCountDelta] = []
+    for place, one, other, count, told in passes:
+        sampling = samplings[place % len(samplings)]
+        end, begin = sorted((one, one if told == "kept" else other))
+        first = Event(mechanism=LADDER[begin], sampling=sampling)
+        least = Event(mechanism=LADDER[end], sampling=sampling)
+        if told != "end":
+            changes.append({first: StepsAndPasses(steps=count, begun=count)})
+        if told != "begin":
+            changes.append({least: StepsAndPasses(steps=3 * count, passes=count)})
+    return merge_changes(changes)
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    held_by=st.sampled_from(FILTERS[:4]),
+    accept=st.sampled_from([PUBLISHED, DERIVED]),
+    samplings=st.sampled_from([SAMPLINGS[:1], SAMPLINGS[2:4], *[(one,) for one in SAMPLINGS[4:]]]),
+    moves=st.lists(
+        st.tuples(st.lists(PASS, min_size=1, max_size=3), st.booleans()), min_size=6, max_size=14
+    ),
+)
+def test_sums_of_passes_whose_noise_fell_are_those_from_nothing(
+    held_by: Filter,
+    accept: frozenset[Status],
+    samplings: Sequence[Sampling],
+    moves: Sequence[tuple[Sequence[Passes], bool]],
+) -> None:
+    found = read_accumulator(None, held_by, RELATION, accept)
+    for passes, goes_back in moves:
+        change = taken(samplings, passes)
+        take(found, "record", change)
+        assert found.sums() == from_nothing(found)
+        if goes_back:  # to a group whose noise may not have fallen, or without secret orders
+            take(found, "record", negative(change))
+            assert found.sums() == from_nothing(found)
+    take(found, "record", negative(found.passes))
+    assert found.sums().spent == held_by.zero()
+
+
+def test_what_comes_beside_another_order_of_the_same_sizes_counts_after_it_leaves() -> None:
+    found = read_accumulator(None, FILTERS[0], RELATION, DERIVED)
+    other = taken([SAMPLINGS[0]], [(0, 3, 3, 1, "kept")])
+    for change in (
+        taken([EARLY], [(0, 2, 9, 2, "both")]),
+        other,
+        taken([EARLY], [(0, 1, 10, 3, "both")]),
+        negative(other),
+        taken([EARLY], [(0, 4, 5, 1, "both")]),
+    ):
+        take(found, "record", change)
+        assert found.sums() == from_nothing(found)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:2] + SAMPLINGS[3:])
+@pytest.mark.parametrize("held_by", FILTERS[:4])
+def test_passes_are_not_read_as_a_whole_for_each_change(
+    held_by: Filter, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = read_accumulator(None, held_by, RELATION, DERIVED)
+    each = [(0, at, at, 1, "both") for at in range(1, len(LADDER))]
+    take(found, "record", taken([sampling], each))
+    take(found, "record", taken([sampling], [(0, 1, 10, 1, "both")]))  # past all others
+    before = from_nothing(found)
+    monkeypatch.setattr(type(held_by), "total", None)  # which a reading as a whole would call
+    for one, other, count in ((4, 4, 1), (3, 7, 2), (1, 10, -1)):
+        change = taken([sampling], [(0, one, other, count, "both")])
+        found.apply(BudgetDelta(recorded=change))
+    moved = found.sums()
+    monkeypatch.undo()
+    assert moved == from_nothing(found) != before

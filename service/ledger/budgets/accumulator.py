@@ -8,13 +8,13 @@ accounts, component by component, and no correction lowers one: docs/theory/line
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from accounting.event_counts import EventCounts
-from accounting.events import Event, NeighboringRelation
-from accounting.filters import EnvelopeFilter, Filter, Total, plus
+from accounting.events import Event, NeighboringRelation, Sampling
+from accounting.filters import EnvelopeFilter, Filter, PassRule, Total, pass_rule, plus
 from accounting.guarantees import Status
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.cost_cache import Cost, Quote
@@ -253,7 +253,11 @@ class BudgetAccumulator:
         def whole(found: EventCounts, known: Mapping[Event, Total]) -> Total:
             return self.filter.total(found, relation=self.relation, accept=self.accept, known=known)
 
-        found = PassSums(self.filter.zero(), cost=self.cost, whole=whole)
+        def rule(sampling: Sampling, unit: Callable[[Event], Total]) -> PassRule | None:
+            held_by, relation, accept = self.filter, self.relation, self.accept
+            return pass_rule(held_by, sampling, relation=relation, accept=accept, unit=unit)
+
+        found = PassSums(self.filter.zero(), cost=self.cost, whole=whole, rule=rule)
         found.add(counts)
         return found
 

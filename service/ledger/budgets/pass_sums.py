@@ -2,8 +2,9 @@
 
 Events whose passes are read together form a group, and a filter's total is the sum over groups, in
 whole numbers. While each pass of a group keeps the noise that it began with, the group adds the sum
-of its passes times their costs: a change then costs the same however many events there are. A group
-in which noise fell within a pass, or a secret order may be used again, is read as a whole.
+of its passes times their costs. Where noise fell within a pass, each sampling of the group has a
+ladder of its noises. A change of either costs the same however many events there are. A group in
+which a secret order may be used again, or whose passes began at unknown noise, is read as a whole.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -11,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from accounting.event_counts import EventCounts, read_together
-from accounting.events import Event, Shuffle
-from accounting.filters import Total, plus, times
+from accounting.events import Event, Sampling, Shuffle
+from accounting.filters import PassRule, Total, plus, times
 from service.ledger.budgets.event_counts import (
     NONE,
     EventCountDelta,
@@ -20,6 +21,7 @@ from service.ledger.budgets.event_counts import (
     add_to,
     count_events,
 )
+from service.ledger.budgets.pass_ladder import LadderChange, PassLadder
 
 
 class _Sum(NamedTuple):
@@ -31,14 +33,26 @@ class _Sum(NamedTuple):
     events: int
     total: Total  # what the group adds to the filter's total
 
+    @property
+    def alike(self) -> bool:
+        """Whether no secret order may be used again."""
+        return self.early in (0, self.events)
+
 
 @dataclass(slots=True)
 class _Group:
     sum: _Sum
     counts: dict[Event, StepsAndPasses] = field(default_factory=dict)
+    ladders: dict[Sampling, PassLadder] = field(default_factory=dict)  # since noise fell
 
 
-_Step = tuple[Hashable, EventCountDelta, _Sum]
+class _Step(NamedTuple):
+    """What a group comes to after its part of a change."""
+
+    key: Hashable
+    part: EventCountDelta
+    sum: _Sum
+    ladders: Mapping[Sampling, tuple[PassLadder, LadderChange]]  # that its part changes
 
 
 class PassSums:
@@ -50,6 +64,7 @@ class PassSums:
         *,
         cost: Callable[[Event], Total],
         whole: Callable[[EventCounts, Mapping[Event, Total]], Total],
+        rule: Callable[[Sampling, Callable[[Event], Total]], PassRule | None],
     ) -> None:
         """The total of nothing.
 
@@ -57,10 +72,12 @@ class PassSums:
             zero: of the filter.
             cost: of a unit of an event; it raises where a lock is held and the cost is not known.
             whole: the filter's total of event counts, given the costs of their events.
+            rule: how it adds up passes of a sampling whose noise may have fallen, of which each
+                costs so much if it keeps its noise; None where only `whole` tells.
         """
         self.total = zero
         self._none = _Sum(zero, 0, 0, 0, zero)
-        self._cost, self._whole = cost, whole
+        self._cost, self._whole, self._rule = cost, whole, rule
         self._costs: dict[Event, Total] = {}  # of the events that are counted
         self._groups: dict[Hashable, _Group] = {}
         self._seen: tuple[EventCountDelta, list[_Step]] | None = None  # after a change
@@ -68,14 +85,14 @@ class PassSums:
     def after(self, change: EventCountDelta) -> Total:
         """The total after a change; nothing changes yet."""
         total = self.total
-        for key, _, after in self._look(change):
-            total = _exchanged(total, self._group(key).sum, after)
+        for one in self._look(change):
+            total = _exchanged(total, self._group(one.key).sum, one.sum)
         return total
 
-    def _look(self, change: EventCountDelta) -> "list[_Step]":
+    def _look(self, change: EventCountDelta) -> list[_Step]:
         """What each group comes to after a change: worked out once for a change that is taken."""
         if self._seen is None or self._seen[0] is not change:
-            found = [(key, part, self._after(key, part)) for key, part in _parts(change)]
+            found = [self._after(key, part) for key, part in _parts(change)]
             self._seen = change, found
         return self._seen[1]
 
@@ -84,15 +101,49 @@ class PassSums:
         found = self._look(change)
         self._costs |= {event: self._cost_of(event) for event in change}
         self._seen = None
-        for key, part, after in found:
-            group = self._groups.setdefault(key, self._group(key))
-            self.total = _exchanged(self.total, group.sum, after)
-            group.sum = after
-            add_to(group.counts, part)
-            for event in part.keys() - group.counts.keys():
+        for one in found:
+            group = self._groups.setdefault(one.key, self._group(one.key))
+            self.total = _exchanged(self.total, group.sum, one.sum)
+            group.sum = one.sum
+            add_to(group.counts, one.part)
+            for event in one.part.keys() - group.counts.keys():
                 del self._costs[event]
+            self._climb(group, one)
             if not group.counts:
-                del self._groups[key]
+                del self._groups[one.key]
+
+    def _climb(self, group: _Group, step: _Step) -> None:
+        """Keep a group's ladders at its counts, for as long as they are read."""
+        if not (step.sum.fallen and step.sum.alike):
+            group.ladders = {}
+        elif group.ladders:
+            for sampling, (ladder, change) in step.ladders.items():
+                ladder.take(change)
+                group.ladders[sampling] = ladder
+        else:
+            each = _by_sampling(group.counts).items()
+            found = {sampling: self._ladder(sampling, counts) for sampling, counts in each}
+            group.ladders = {one: ladder for one, ladder in found.items() if ladder is not None}
+
+    def _ladder(self, sampling: Sampling, counts: EventCountDelta) -> PassLadder | None:
+        rule = self._rule(sampling, self._cost_of)
+        return None if rule is None else PassLadder(rule, counts)
+
+    def _by_ladders(
+        self, group: _Group, part: EventCountDelta
+    ) -> tuple[Total | None, Mapping[Sampling, tuple[PassLadder, LadderChange]]]:
+        """What a group's ladders come to after its part of a change; None if they do not tell."""
+        changes: dict[Sampling, tuple[PassLadder, LadderChange]] = {}
+        total: Total | None = self._none.total if group.ladders else None
+        for sampling, change in _by_sampling(part).items() if group.ladders else ():
+            ladder = group.ladders.get(sampling) or self._ladder(sampling, {})
+            if ladder is not None:
+                changes[sampling] = ladder, ladder.after(change)
+        found = [ladder.total(change) for ladder, change in changes.values()]
+        found += [one.total() for key, one in group.ladders.items() if key not in changes]
+        for each in found:
+            total = None if total is None or each is None else plus(total, each)
+        return total, changes
 
     def _group(self, key: Hashable) -> _Group:
         return self._groups.get(key) or _Group(self._none)
@@ -101,7 +152,7 @@ class PassSums:
         known = self._costs.get(event)
         return self._cost(event) if known is None else known
 
-    def _after(self, key: Hashable, part: EventCountDelta) -> _Sum:
+    def _after(self, key: Hashable, part: EventCountDelta) -> _Step:
         """What a group comes to after its part of a change."""
         group = self._group(key)
         kept, fallen, early, events, _ = group.sum
@@ -113,11 +164,21 @@ class PassSums:
             added = (after != NONE) - (before != NONE)
             events += added
             early += added if _stops_early(event) else 0
-        if not fallen and early in (0, events):
-            return _Sum(kept, fallen, early, events, kept)
+        found = _Sum(kept, fallen, early, events, kept)
+        if not found.alike:
+            return _Step(key, part, found._replace(total=self._anew(group, part)), {})
+        if not fallen:
+            return _Step(key, part, found, {})
+        total, ladders = self._by_ladders(group, part)
+        if total is None:
+            total = self._anew(group, part)
+        return _Step(key, part, found._replace(total=total), ladders)
+
+    def _anew(self, group: _Group, part: EventCountDelta) -> Total:
+        """What all of a group's counts come to after its part of a change, read as a whole."""
         counts = add_to(dict(group.counts), part)
         known = {event: self._cost_of(event) for event in counts}
-        return _Sum(kept, fallen, early, events, self._whole(count_events(counts), known))
+        return self._whole(count_events(counts), known)
 
 
 def _parts(change: EventCountDelta) -> Iterable[tuple[Hashable, EventCountDelta]]:
@@ -129,6 +190,13 @@ def _parts(change: EventCountDelta) -> Iterable[tuple[Hashable, EventCountDelta]
     for event, counts in change.items():
         parts.setdefault(read_together(event.sampling), {})[event] = counts
     return parts.items()
+
+
+def _by_sampling(counts: EventCountDelta) -> Mapping[Sampling, EventCountDelta]:
+    found: dict[Sampling, dict[Event, StepsAndPasses]] = {}
+    for event, one in counts.items():
+        found.setdefault(event.sampling, {})[event] = one
+    return found
 
 
 def _stops_early(event: Event) -> bool:
