@@ -9,11 +9,12 @@ from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
 from accounting.pld.lattice import fft_convolution
 from accounting.pld.lattice import lattice_bounds as engine
 from accounting.pld.lattice.lattice_bounds import End, lattice_delta, lattice_epsilon
-from accounting.pld.pairs import LaplacePair, Pair
+from accounting.pld.pairs import DensePair, DiscretePair, LaplacePair, Pair
 from accounting.subsampling.replacement import (
     with_replacement_add_remove_pair,
     with_replacement_floor,
 )
+from accounting.work_limit import limited
 
 DELTA = 1e-5
 WIDTH = 2e-4
@@ -90,3 +91,26 @@ def test_a_bracket_and_a_floor_of_one_end_are_those_of_both() -> None:
     assert upper.upper == pytest.approx(both.upper, rel=1e-5)
     assert upper.lower <= both.upper
     assert epsilon_floor(units, delta=DELTA) == pytest.approx(both.lower, rel=WIDTH)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 100.0])
+def test_what_lies_far_above_an_epsilon_is_not_composed_without_a_transform(epsilon: float) -> None:
+    # Losses of about 600 nats: no sum of positive terms up to so little would have any mass.
+    units: list[tuple[Pair, int]] = [
+        (DensePair(first=(1.0, 0.0), second=(1 - 2.7e-7, 2.7e-7)), 252),
+        (DensePair(first=(0.0, 1.0), second=(1 - 6.4e-14, 6.4e-14)), 20),
+        (DiscretePair(first=(0.2, 0.8), second=(5 / 7, 2 / 7)), 30),
+    ]
+    with limited(2e8):
+        low, high = lattice_delta(units, direction=Direction.REMOVE, epsilon=epsilon, width=2e-4)
+    assert 0.99 < low < high == 1
+
+
+def test_sums_of_products_take_no_lattice_that_is_finer_than_their_limit() -> None:
+    # Atoms 8.1 nats below zero and 4.0 above: an exact lattice has thousands of points a step.
+    pair = DiscretePair(first=(0.0003, 0.9997), second=(0.9826, 0.0174))
+    with limited(2e7):
+        low, high = lattice_delta(
+            [(pair, 3253)], direction=Direction.REMOVE, epsilon=3209.0, width=2.5e-3
+        )
+    assert 0 <= low < high == 1

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import IntEnum
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -64,12 +65,15 @@ def _compositions(
 ) -> list[Composition]:
     """Lower and upper composition on a lattice of about the wanted width, or one of them."""
     pairs = [pair for pair, _ in question.units]
-    h, last_bit = lattice_width(
+    width = partial(
+        lattice_width,
         wanted,
         atoms=[a for pair in pairs for a in atoms(pair, question.direction)],
-        bare=all(isinstance(pair, DiscretePair) for pair in pairs),
         cells=max(max(abs(end) for end in ends) for ends in question.reaches) / wanted,
     )
+    h, last_bit = width(bare=all(isinstance(pair, DiscretePair) for pair in pairs))
+    if h < limit(question) and question.cap < math.inf:  # sums of products would take too long
+        h, last_bit = width(bare=False)
     small = 10.0 ** max(-280, math.floor(question.view.log_delta / math.log(10)))
     both = []
     for pair, reach, mark in zip(pairs, question.reaches, question.marks, strict=True):

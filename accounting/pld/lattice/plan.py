@@ -163,6 +163,9 @@ def without_transform(question: LatticeQuery, found: Answer) -> LatticeQuery | N
         ends.append((bottom, min(top, max(float(enough), 1.5 * found.epsilon, bottom))))
     cap = max(1.5 * found.epsilon, *(top for _, top in ends))
     direct = replace(question, reaches=tuple(ends), cap=cap)
+    low, high = span(direct)
+    if not low < high:  # all losses would be above what is kept: nothing is told, at any width
+        return None
     narrowest = np.array([limit(direct)])
     cheap = error_of(direct, found.slope, narrowest)[0] <= max(2 * found.wanted, 0.1 * found.noise)
     return direct if cheap else None
