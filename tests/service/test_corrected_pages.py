@@ -38,7 +38,12 @@ def test_a_contradicted_run_says_what_its_steps_were_recorded_as(desk: Desk) -> 
     assert "Poisson, sampling probability 0.004" in said
     assert "may count too little until they are corrected" in said
     assert "whatever the next run does" in said
-    assert "declared as poisson · the loader samples as shuffle" in read(desk, "/incidents")
+    drawn = "Shuffled anew each pass, batches of 250 records, 240 steps a pass"
+    assert "declared as Poisson, sampling probability 0.004 , but in the code it is" in said
+    assert f"it is {drawn} . The loader shuffles." in said
+    assert f"Poisson, sampling probability 0.004 {drawn} The loader shuffles." in said  # the table
+    assert "reshuffle" not in said
+    assert "declared: Poisson · in the code: Shuffled" in read(desk, "/incidents")
     assert desk.correct("record", first="0", steps="500").status_code == 303
     assert "as 1 correction of this run says, the larger of the two" in read(desk, "/runs/run")
 
@@ -62,6 +67,31 @@ def test_who_spent_what_says_if_corrections_have_no_bound(desk: Desk, bounded: b
     assert ("what corrections added 300 no finite bound" in said) is not bounded
     assert ("so all rows with a finite share together" in said) is not bounded
     assert "is a row of its own, and in neither ε." in said
+
+
+def test_an_overdraft_that_became_infinite_is_told_as_one(desk: Desk) -> None:
+    assert append(desk.api, event(500, 900_000, sampling=POISSON)).is_success
+    pages = ("/incidents?kind=overdraft", "/datasets/data")
+    stop = "a higher limit does not change that, nor does another correction"
+    assert not any(stop in read(desk, path) for path in pages)
+    shuffled = {"sampling": "shuffle", "batch": "250", "pass": "240"}
+    assert desk.correct("record", **shuffled).status_code == 303
+    found = desk.api.get("/v1/incidents", params={"kind": "overdraft"}).json()["incidents"]
+    assert [one["detail"]["spent"] is None for one in found] == [False]  # it is the one of before
+    assert all(stop in read(desk, path) for path in pages)
+    assert stop in desk.browser.get("/incidents.csv").text
+    # Theorems of another status may bound the steps: then it is as finite as it was.
+    assert "If another status of theorems bounds those steps, accept it there." in read(
+        desk, pages[0]
+    )
+
+
+def test_nothing_is_said_of_no_iterates_that_were_shown(desk: Desk) -> None:
+    said = read(desk, "/runs/run")
+    assert "Every iterate, the model after each step, counts as shown." in said
+    assert "marked as shown" not in said
+    assert desk.api.post("/v1/runs/run/releases", json={"step": 7}).is_success
+    assert "counts as shown; 1 iterate is marked as shown." in read(desk, "/runs/run")
 
 
 def test_a_reservation_that_holds_nothing_has_no_form(desk: Desk) -> None:

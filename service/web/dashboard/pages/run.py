@@ -15,7 +15,7 @@ from service.errors import TooExpensiveError
 from service.guarantees import privacy_curve
 from service.guarantees.attribution import RunCharge, charge_of_run
 from service.guarantees.guarantee import Question, delta_of, run_guarantee
-from service.guarantees.noise_schedule import Schedule, event_words
+from service.guarantees.noise_schedule import Schedule, event_words, part_words
 from service.guarantees.replay import correction_count
 from service.guarantees.run_progress import Growth, Growths
 from service.identity.authentication import Caller, KeyRing
@@ -33,7 +33,8 @@ from service.trace_context import trace_of
 from service.transparency.audit_answers import AuditAnswer
 from service.transparency.audits import list_audits
 from service.web.certificate_issue import CertificateQuery, issued
-from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES, advice_of, detail_of
+from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
+from service.web.dashboard.pages.incidents import with_advice
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
 from service.web.dashboard.viewer import PageViewer, browser_session, session_token, signed_in
@@ -126,6 +127,7 @@ def run_page(run: RunName, request: Request, database: Database, viewer: PageVie
         happened = chronicle(connection, found.run)
         corrections = correction_count(connection, found.run)
         contradicted = answer.sampling_status == "contradicted"
+        told = with_advice(connection, happened.incidents)
         last_recorded = _last_recorded(connection, found) if contradicted else ""
     return render(
         request,
@@ -138,8 +140,9 @@ def run_page(run: RunName, request: Request, database: Database, viewer: PageVie
         happened=happened,
         corrections=corrections,
         last_recorded=last_recorded,
-        incidents=[(one, advice_of(one), detail_of(one)) for one in happened.incidents],
+        incidents=told,
         closed=CLOSED,
+        sampling_words=part_words,
         **_told(answers_of(request).get(*_question("guarantee", found))),
     )
 
