@@ -86,6 +86,16 @@ def test_an_overdraft_that_became_infinite_is_told_as_one(desk: Desk) -> None:
     )
 
 
+def test_runs_are_compared_as_they_were_corrected(desk: Desk) -> None:
+    assert desk.api.post("/v1/runs", json=run("other")).status_code == 201
+    assert append(desk.api, event(0, 500, sampling=POISSON), run="other").is_success
+    assert "as corrected" not in read(desk, "/compare?runs=run,other")
+    assert desk.correct("record").status_code == 303
+    said = read(desk, "/compare?runs=run,other")
+    assert "0.8, 0.01 · 300 steps 1.1, 0.004 · 200 steps as corrected 1.1, 0.004" in said
+    assert said.count("as corrected") == 1
+
+
 def test_nothing_is_said_of_no_iterates_that_were_shown(desk: Desk) -> None:
     said = read(desk, "/runs/run")
     assert "Every iterate, the model after each step, counts as shown." in said

@@ -16,6 +16,7 @@ from service.guarantees.guarantee import Question, delta_of, run_guarantee
 from service.guarantees.history import History
 from service.guarantees.known_histories import KnownHistories
 from service.guarantees.noise_schedule import event_fields
+from service.guarantees.recorded_facts import run_facts
 from service.identity.access import runs_within
 from service.identity.authentication import Caller
 from service.ledger import lookups, views
@@ -49,6 +50,7 @@ class Compared:
     guarantee: RunGuarantee | None
     reason: str  # why there is none
     settings: list[tuple[dict[str, str], int]]  # its events and their steps, the most first
+    corrected: bool  # whether these are as corrected
     overdrafts: int = 0
 
 
@@ -202,18 +204,21 @@ def _offered(connection: Connection, viewer: Caller) -> list[str]:
 
 def _compared(connection: Connection, row: Row[Any], delta: float) -> Compared:
     guarantee, reason = None, ""
+    dataset = lookups.dataset_of(connection, row)
+    counts, corrected = run_counts(connection, row.id, dataset.dataset_size), False
     try:
+        facts = run_facts(connection, row, dataset)
+        counts, corrected = facts.accounts[-1], facts.corrected is not None
         guarantee = run_guarantee(connection, row.name, Question(delta=delta))
     except (InvalidRequestError, TooExpensiveError) as error:
         reason = error.detail
-    dataset = lookups.dataset_of(connection, row)
-    counts = run_counts(connection, row.id, dataset.dataset_size)
     by_steps = sorted(counts.steps.items(), key=lambda one: -one[1])
     return Compared(
         run=views.run_answer(connection, row),
         guarantee=guarantee,
         reason=reason,
         settings=[(event_fields(event), steps) for event, steps in by_steps],
+        corrected=corrected,
     )
 
 
@@ -262,7 +267,8 @@ def _cell(one: Compared, names: Sequence[str] | None) -> str:
             told = [fields[name] for name in names]
         lines.append(" · ".join([*([", ".join(told)] if told else []), many(steps, "step")]))
     more = len(one.settings) - len(lines)
-    return "\n".join([*lines, *([f"and {more} more"] if more else [])]) or "—"
+    beyond = [f"and {more} more"] if more else []
+    return "\n".join([*lines, *beyond, *(["as corrected"] if one.corrected else [])]) or "—"
 
 
 _KINDS: Final = ("mechanism", "sampling")
