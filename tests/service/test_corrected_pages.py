@@ -66,7 +66,9 @@ def test_who_spent_what_says_if_corrections_have_no_bound(desk: Desk, bounded: b
     said = read(desk, "/datasets/data")
     assert ("what corrections added 300 no finite bound" in said) is not bounded
     assert ("so all rows with a finite share together" in said) is not bounded
-    assert "is a row of its own, and in neither ε." in said
+    assert "they hold for the recorded and for the corrected steps" in said
+    (told,) = desk.api.get("/v1/datasets/data/explain").json()["runs"]
+    assert (told["epsilon"] is None) is not bounded
 
 
 def test_an_overdraft_that_became_infinite_is_told_as_one(desk: Desk) -> None:
