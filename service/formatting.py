@@ -213,7 +213,30 @@ _FIXED_RELATION: Final = (
 def bound_reason(reason: str) -> str:
     """Why no bound of a dataset is finite, without names of code."""
     said = reason.replace(_OTHER_RELATION, _FIXED_RELATION)
-    return re.sub(r"\b[a-z]+(?:_[a-z]+)+\b", lambda name: f"“{name[0].replace('_', ' ')}”", said)
+    said = re.sub(
+        r"\b(?:add|replace)_[a-z_]+\b", lambda name: f"“{name[0].replace('_', ' ')}”", said
+    )
+    return said.replace("_", " ")
+
+
+_ACCOUNTANTS: Final = {
+    "pld": "PLD",
+    "rdp": "Rényi",
+    "gdp": "Gaussian DP",
+    "last_iterate": "last iterate",
+    "odometer": "odometer",
+    "filter": "filter",
+}
+
+
+def accountant_words(name: str | None) -> str:
+    """An accountant as pages name it."""
+    return _ACCOUNTANTS.get(name or "", NO_NUMBER)
+
+
+def schedule_words(valid_for: str) -> str:
+    """For which steps a bound holds."""
+    return "steps fixed in advance" if valid_for == "fixed_schedule" else "steps chosen adaptively"
 
 
 def _many(number: int, unit: str) -> str:
@@ -243,4 +266,6 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "many": many,
     "words": words,
     "bound_reason": bound_reason,
+    "accountant_words": accountant_words,
+    "schedule_words": schedule_words,
 }

@@ -44,8 +44,13 @@ def test_a_contradicted_run_says_what_its_steps_were_recorded_as(desk: Desk) -> 
     assert f"Poisson, sampling probability 0.004 {drawn} The loader shuffles." in said  # the table
     assert "reshuffle" not in said
     assert "declared: Poisson · in the code: Shuffled" in read(desk, "/incidents")
-    assert desk.correct("record", first="0", steps="500").status_code == 303
-    assert "as 1 correction of this run says, the larger of the two" in read(desk, "/runs/run")
+    assert desk.correct("record", first="0", steps="499").status_code == 303
+    assert "may count too little until they are corrected" in read(desk, "/runs/run")
+    assert desk.correct("record", first="499", steps="1").status_code == 303
+    said = read(desk, "/runs/run")
+    assert "as 2 corrections of this run say, the larger of the two" in said
+    assert "Every recorded step is corrected. What to do:" in said
+    assert "opens the form" not in said
 
 
 def test_a_recorded_correction_is_shown_with_all_its_numbers(desk: Desk) -> None:
@@ -91,7 +96,9 @@ def test_an_overdraft_that_became_infinite_is_told_as_one(desk: Desk) -> None:
 def test_runs_are_compared_as_they_were_corrected(desk: Desk) -> None:
     assert desk.api.post("/v1/runs", json=run("other")).status_code == 201
     assert append(desk.api, event(0, 500, sampling=POISSON), run="other").is_success
-    assert "as corrected" not in read(desk, "/compare?runs=run,other")
+    said = read(desk, "/compare?runs=run,other")
+    assert "as corrected" not in said
+    assert "Holds for steps fixed in advance" in said
     assert desk.correct("record").status_code == 303
     said = read(desk, "/compare?runs=run,other")
     assert "0.8, 0.01 · 300 steps 1.1, 0.004 · 200 steps as corrected 1.1, 0.004" in said
@@ -144,6 +151,10 @@ def test_the_form_of_an_envelope_in_use_says_that_it_cannot_be_changed(desk: Des
 def test_what_has_no_bound_has_none_without_amplification_either(desk: Desk) -> None:
     number = re.compile(r"Without amplification \d")
     assert number.search(read(desk, "/runs/run/guarantee"))
+    pair = "/compare?runs=run,run2"
+    assert desk.api.post("/v1/runs", json=run("run2")).status_code == 201
     shuffled = {"sampling": "shuffle", "batch": "250", "pass": "240"}
     assert desk.correct("record", **shuffled).status_code == 303
+    assert "Without amplification — 0" in read(desk, pair)
+    assert "Over the limit by no finite bound" in read(desk, "/datasets/data")
     assert not number.search(read(desk, "/runs/run/guarantee"))

@@ -88,7 +88,8 @@ def test_steps_that_are_corrected_are_not_offered_again(desk: Desk) -> None:
     assert desk.correct("record", first="0", steps="100").status_code == 303
     text = desk.browser.get(form).text
     assert "Every recorded step is corrected already" in text
-    assert filled(desk).items() >= {"first": "", "steps": "", "noise": ""}.items()
+    assert 'action="/runs/run/correct"' not in text  # a form that would be refused
+    assert desk.send(form, first="5", do="record").status_code == 422  # is shown with its faults
     # What is recorded after that is offered.
     assert append(desk.api, event(500, 7, sampling=POISSON)).status_code == 201
     assert filled(desk).items() >= {"first": "500", "steps": "7"}.items()

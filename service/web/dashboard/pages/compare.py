@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import Connection, Row, select
 
 from service.errors import InvalidRequestError, NotFoundError, TooExpensiveError
-from service.formatting import count, many, plain, up, words
+from service.formatting import accountant_words, count, many, plain, schedule_words, up, words
 from service.guarantees.event_counts import run_counts
 from service.guarantees.guarantee import Question, delta_of, run_guarantee
 from service.guarantees.history import History
@@ -96,6 +96,7 @@ def compare(
         "names": chosen,
         "address": urlencode({"runs": chosen, "delta": at}, doseq=True),
         "others": {name: _others(chosen, name, delta) for name in chosen},
+        "unamplified": [_unamplified(one) for one in found],
         "differs": {
             "epsilon": len({_upper(one) for one in found}) > 1,
             "unamplified": len({_unamplified(one) for one in found}) > 1,
@@ -117,7 +118,11 @@ def _upper(one: Compared) -> str:
 
 
 def _unamplified(one: Compared) -> str:
-    return "" if one.guarantee is None else up(one.guarantee.unamplified_epsilon)
+    """What the steps would cost in full batches; nothing beside an epsilon without a bound."""
+    found = one.guarantee
+    if found is None or found.epsilon is None or found.unamplified_epsilon is None:
+        return "—"
+    return up(found.unamplified_epsilon)
 
 
 @router.get("/compare/curves")
@@ -277,12 +282,12 @@ _LINES: Final[tuple[tuple[str, Callable[[Compared], str]], ...]] = (
     ("Branches", lambda one: count(len(one.run.branches))),
     ("Shown", lambda one: words(one.run.release)),
     ("Neighbours", _headline(lambda found: found.neighboring_relation.replace("_", " "))),
-    ("Accountant", _headline(lambda found: found.accountant)),
+    ("Accountant", _headline(lambda found: accountant_words(found.accountant))),
     ("Bound", _headline(lambda found: found.bound)),
     ("Theorems", _headline(lambda found: "\n".join(found.theorems))),
     ("Status", _headline(lambda found: found.status)),
     ("Assumptions", _headline(lambda found: ", ".join(found.assumptions).replace("_", " "))),
-    ("Holds for", _headline(lambda found: found.valid_for.replace("_", " "))),
+    ("Holds for", _headline(lambda found: schedule_words(found.valid_for))),
     ("Sampling", lambda one: one.run.sampling_status),
     ("Outside the guarantee", _outside),
     ("Corrections", _headline(lambda found: count(found.corrections))),
