@@ -296,6 +296,7 @@ def test_what_needs_a_second_person_waits_on_these_pages_too(engine: Engine, ser
         found = desk.api.get("/v1/requests").json()["requests"]
         assert [one["kind"] for one in found] == ["void", "correction"]
         places = [f"/requests/{one['id']}" for one in found]
+        assert "A void of a reservation: lease" in desk.browser.get(places[0]).text
         assert [one.headers["location"] for one in waiting] == places
         assert desk.api.get("/v1/reservations/lease").json()["state"] == "pending"
         assert desk.figures() == before

@@ -133,6 +133,7 @@ def test_more_accepted_statuses_become_a_request_and_fewer_are_made_at_once(
     assert where.startswith("/requests/")
     text = words(browsers.page("bob", where))
     assert "Accepted statuses declared, published declared, derived, published" in text
+    assert "Other accepted theorems: data" in text
     assert browsers.send("bob", f"{where}/approve", reason="yes").status_code == 303
     fewer = {"accept_published": "yes", "reason": "not any more", "revision": "2"}
     answer = browsers.send("ann", "/datasets/data/accept", **fewer)

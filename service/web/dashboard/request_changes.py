@@ -33,9 +33,15 @@ _TITLES: Final = {
 def request_title(request: ChangeRequestAnswer) -> str:
     """What is asked for, in a few words."""
     about = request.dataset if request.target is None else request.target
-    thaws = request.kind == "limit" and request.change.get("frozen") is False
-    title = "The end of a freeze" if thaws and not request.change.get("budget") else None
-    return f"{title or _TITLES[request.kind]}: {about}"
+    title = _TITLES[request.kind]
+    if request.kind == "limit" and not request.change.get("budget"):
+        if request.change.get("frozen") is False:
+            title = "The end of a freeze"
+        elif "accept" in request.change:
+            title = "Other accepted theorems"
+    if request.kind == "void" and request.target is not None:
+        title = "A void of a reservation"
+    return f"{title}: {about}"
 
 
 def changed_rows(
