@@ -204,6 +204,9 @@ def _numbers(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, Mapping):  # of a selection: its repetitions, or its base
+        parts = [f"{name.replace('_', ' ')} {_value(part)}" for name, part in value.items()]
+        return part_words(value) if "kind" in value else ", ".join(parts)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

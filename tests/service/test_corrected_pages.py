@@ -145,7 +145,9 @@ def test_the_form_of_an_envelope_in_use_says_that_it_cannot_be_changed(desk: Des
     assert desk.api.post("/v1/runs", json=run("within", dataset="sealed")).status_code == 201
     used = append(desk.api, event(0, 5, sampling=POISSON), run="within", mode="charge")
     assert used.is_success, used.text
-    assert hint in read(desk, "/datasets/sealed")
+    said = read(desk, "/datasets/sealed")
+    assert hint in said
+    assert "all Gaussian, noise multiplier 1.1 Poisson, sampling probability 0.004 500 5 0" in said
 
 
 def test_what_has_no_bound_has_none_without_amplification_either(desk: Desk) -> None:

@@ -15,7 +15,7 @@ from service.errors import TooExpensiveError
 from service.guarantees import privacy_curve
 from service.guarantees.attribution import RunCharge, charge_of_run
 from service.guarantees.guarantee import Question, delta_of, run_guarantee
-from service.guarantees.noise_schedule import Schedule, event_words, part_words
+from service.guarantees.noise_schedule import Schedule, event_words
 from service.guarantees.replay import correction_count
 from service.guarantees.run_progress import Growth, Growths
 from service.identity.authentication import Caller, KeyRing
@@ -144,7 +144,6 @@ def run_page(run: RunName, request: Request, database: Database, viewer: PageVie
         corrected_all=corrected_all,
         incidents=told,
         closed=CLOSED,
-        sampling_words=part_words,
         **_told(answers_of(request).get(*_question("guarantee", found))),
     )
 
