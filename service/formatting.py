@@ -1,6 +1,7 @@
 """Write numbers and times for people: upper bounds are rounded up, lower bounds down."""
 
 import math
+import re
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -200,6 +201,44 @@ def words(kind: str) -> str:
     return kind.replace("_", " ").capitalize()
 
 
+# What the reason for no bound advises for a plan, and what is so of a dataset that there is.
+_OTHER_RELATION: Final = "Use replace_special or replace_one."
+_FIXED_RELATION: Final = (
+    "The dataset's neighbouring relation was fixed when it was created, because every ε that was "
+    "certified since is stated in it; only a new dataset can use “replace one” or “replace "
+    "by nothing”."
+)
+
+
+def bound_reason(reason: str) -> str:
+    """Why no bound of a dataset is finite, without names of code."""
+    said = reason.replace(_OTHER_RELATION, _FIXED_RELATION)
+    said = re.sub(
+        r"\b(?:add|replace)_[a-z_]+\b", lambda name: f"“{name[0].replace('_', ' ')}”", said
+    )
+    return said.replace("_", " ")
+
+
+_ACCOUNTANTS: Final = {
+    "pld": "PLD",
+    "rdp": "Rényi",
+    "gdp": "Gaussian DP",
+    "last_iterate": "last iterate",
+    "odometer": "odometer",
+    "filter": "filter",
+}
+
+
+def accountant_words(name: str | None) -> str:
+    """An accountant as pages name it."""
+    return _ACCOUNTANTS.get(name or "", NO_NUMBER)
+
+
+def schedule_words(valid_for: str) -> str:
+    """For which steps a bound holds."""
+    return "steps fixed in advance" if valid_for == "fixed_schedule" else "steps chosen adaptively"
+
+
 def _many(number: int, unit: str) -> str:
     return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
@@ -226,4 +265,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "beyond": beyond,
     "many": many,
     "words": words,
+    "bound_reason": bound_reason,
+    "accountant_words": accountant_words,
+    "schedule_words": schedule_words,
 }

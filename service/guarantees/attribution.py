@@ -95,20 +95,20 @@ class ReservedPart(Answer):
 
 
 class CorrectedPart(Answer):
-    """What corrections add to the recorded steps; those of the runs are told as recorded."""
+    """What corrections add to the recorded steps; the shares of runs are told as recorded."""
 
     steps: int  # that were corrected
     share: float | None
 
 
 class Explanation(Answer):
-    """Who spent what; epsilons are diagnostic, by the Renyi accountant, for fixed schedules."""
+    """Who spent what; epsilons are Renyi bounds, with corrections, for fixed schedules."""
 
     dataset: str
     neighboring_relation: NeighboringRelation
     sequence: int
     delta: float
-    epsilon: float | None  # nats, upper: of everything recorded
+    epsilon: float | None  # nats, upper: of all, with corrections
     order: float | None  # that epsilon is read at; a filter's is chosen in advance
     accountant: AccountantName
     valid_for: ValidFor
@@ -255,9 +255,13 @@ def explain_spending(
     _, whole = prices.told(sums.held)
     largest = found.largest(ATTRIBUTED_RUNS_MAX if most is None else most)
     units = _units_of(connection, prices, largest)
+    told = {
+        run: prices.with_and_without(own, prices.corrected_of(run), at)
+        for run, own in units.items()
+    }
     names = names_of(connection, largest)
     scope = dataset_scope(dataset, accumulator)
-    epsilon, order = prices.epsilon(prices.everything, at)
+    epsilon, order = prices.epsilon(prices.everything, prices.corrected, at)
     lost_steps = sum(counts.steps for counts in lost.recorded.values())
     before = accumulator.sums()
     corrected = _corrected(connection, found, before.spent, whole)
@@ -276,7 +280,7 @@ def explain_spending(
             RunSpent(
                 run=names[run],
                 dataset=homes[parts[run].home].name,
-                **_spent(parts[run], units[run], prices, whole, at),
+                **_spent(parts[run], whole, told[run]),
             )
             for run in largest
         ],
@@ -329,14 +333,9 @@ def _units_of(connection: Connection, prices: EventCosts, largest: list[int]) ->
 
 
 def _spent(
-    part: AttributedPart, units: Units, prices: EventCosts, whole: int, delta: float
+    part: AttributedPart, whole: int, epsilons: Mapping[str, float | None]
 ) -> dict[str, Any]:
-    return {
-        "steps": part.steps,
-        "share": part.share(whole),
-        "epsilon": prices.epsilon(units, delta)[0],
-        "epsilon_without": prices.epsilon(prices.everything - units, delta)[0],
-    }
+    return {"steps": part.steps, "share": part.share(whole), **epsilons}
 
 
 def _others(
@@ -350,10 +349,12 @@ def _others(
     rest = [part for run, part in parts.items() if run not in told]
     if not rest:
         return None
-    units = prices.everything.copy()
-    for own in told.values():
+    units, corrected = prices.everything.copy(), prices.corrected.copy()
+    for run, own in told.items():
         units -= own
-    return RestSpent(runs=len(rest), **_spent(_sum(rest, 0), units, prices, whole, delta))
+        corrected -= prices.corrected_of(run)
+    epsilons = prices.with_and_without(units, corrected, delta)
+    return RestSpent(runs=len(rest), **_spent(_sum(rest, 0), whole, epsilons))
 
 
 def _sum(parts: Iterable[AttributedPart], home: int) -> AttributedPart:

@@ -1,7 +1,8 @@
 """What a unit of each event of a dataset costs: in its filter's currency, and as a Renyi curve."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +11,8 @@ from sqlalchemy import Connection, Row, bindparam, select
 
 from accounting.bounds.event_bounds import NoBoundError, accepted, failure, least_curve
 from accounting.bounds.renyi_bounds import renyi_bounds
-from accounting.events import Event, NeighboringRelation
+from accounting.event_counts import EventCounts, retold
+from accounting.events import Event, NeighboringRelation, Reshuffle, Shuffle
 from accounting.filters import EnvelopeFilter, Total
 from accounting.filters.event_costs import losses_at
 from accounting.guarantees import Status
@@ -19,6 +21,8 @@ from accounting.renyi.orders import ORDERS
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 from accounting.work_limit import cached_with_cost
 from service.errors import TooExpensiveError
+from service.guarantees.recorded_facts import facts_of_corrected_runs
+from service.guarantees.replay import RecordedCounts
 from service.ledger.budgets.accumulator import BudgetAccumulator
 from service.ledger.budgets.event_counts import by_pass
 from service.ledger.budgets.lineage import RowsPerParent, rows_of, seen_as
@@ -104,11 +108,23 @@ class EventCosts:
         held_by, sums = accumulator.filter, accumulator.sums()
         self._beside = isinstance(held_by, EnvelopeFilter) and held_by.is_read_beside(sums.held)
         self.place = {row.id: place for place, row in enumerate(rows)}
-        self.events = [self._seen(row.content, homes[row.dataset_id]) for row in rows]
+        own = {
+            (row.dataset_id, event_of(row.content, homes[row.dataset_id].dataset_size)): place
+            for place, row in enumerate(rows)
+        }
+        facts = list(facts_of_corrected_runs(connection, homes))
+        for run, found in facts:  # a correction may leave passes that no entry counts
+            for event in _changes(found):
+                own.setdefault((run.dataset_id, event), len(own))
+        self.events = [self._seen(event, homes[home]) for home, event in own]
+        self._known_orders = _known_orders(self.events)
+        self.events += sorted(self._known_orders - set(self.events), key=repr)
         self.by_pass = [by_pass(event) for event in self.events]
         self.everything = self.units((row.id, row.steps, row.passes) for row in rows)
         self.reserved_steps = sum(row.reserved_steps for row in rows)
-        self.orders = _orders(len(rows))
+        self._corrected = {run.id: self._change(found, run.dataset_id, own) for run, found in facts}
+        self.corrected = sum(self._corrected.values(), self._nothing())
+        self.orders = _orders(len(self.events))
         with bounded("The explanation"):
             self._column = _column(accumulator)
             totals = [accumulator.cost(event) for event in self.events]
@@ -128,8 +144,7 @@ class EventCosts:
             return int(held_by.is_outside(total)), held_by.steps_of(total)
         return total[0], total[self._column]
 
-    def _seen(self, content: str, home: PricedDataset) -> Event:
-        event = event_of(content, home.dataset_size)
+    def _seen(self, event: Event, home: PricedDataset) -> Event:
         if home.own:
             return event
         relation = self.accumulator.relation
@@ -154,11 +169,29 @@ class EventCosts:
 
     def units(self, rows: Iterable[tuple[int, int, int]]) -> Units:
         """How often each event counts in rows of (event, steps, passes)."""
-        found = np.zeros(len(self.events), dtype=np.int64)
+        found = self._nothing()
         for event_id, steps, passes in rows:
             place = self.place[event_id]
             found[place] += self.count(place, steps, passes)
         return found
+
+    def _nothing(self) -> Units:
+        return np.zeros(len(self.events), dtype=np.int64)
+
+    def _change(
+        self, found: RecordedCounts, home: int, own: Mapping[tuple[int, Event], int]
+    ) -> Units:
+        """What the corrections of a run change of how often each event counts."""
+        change = self._nothing()
+        for event, (steps, passes) in _changes(found).items():
+            place = own[home, event]
+            change[place] += self.count(place, steps, passes)
+        return change
+
+    def corrected_of(self, run: int) -> Units:
+        """What the corrections of a run add to its units; where they take some away, negative."""
+        found = self._corrected.get(run)
+        return self._nothing() if found is None else found
 
     def losses(self, units: Units) -> Array:
         """RDP of units of the events at each of `orders`, in nats. Upper."""
@@ -166,11 +199,37 @@ class EventCosts:
         slack = 1 + 4 * (len(units) + 2) * UNIT_ROUNDOFF
         return np.asarray((units[there] @ self.curves[there]) * slack)
 
-    def epsilon(self, units: Units, delta: float) -> tuple[float | None, float | None]:
+    def epsilon(
+        self, units: Units, corrected: Units, delta: float
+    ) -> tuple[float | None, float | None]:
         """(epsilon at delta, the order that attains it), for a schedule fixed in advance. Upper.
 
-        None where it is infinite.
+        Args:
+            units: of each event, as recorded.
+            corrected: what corrections add to them; epsilon holds for both accounts.
+            delta: in (0, 1).
+
+        Returns:
+            None where it is infinite.
         """
+        found = self._epsilon(units, delta)
+        if found[0] is None or not corrected.any():
+            return found
+        other = self._epsilon(np.maximum(units + corrected, 0), delta)
+        return found if other[0] is not None and other[0] <= found[0] else other
+
+    def with_and_without(
+        self, units: Units, corrected: Units, delta: float
+    ) -> dict[str, float | None]:
+        """Epsilon of some units alone, and of all others together; as `epsilon` has it."""
+        rest = self.everything - units, self.corrected - corrected
+        return {
+            "epsilon": self.epsilon(units, corrected, delta)[0],
+            "epsilon_without": self.epsilon(*rest, delta)[0],
+        }
+
+    def _epsilon(self, units: Units, delta: float) -> tuple[float | None, float | None]:
+        units = self._told(units)
         there = units > 0
         if not there.any():
             return 0.0, None
@@ -181,6 +240,45 @@ class EventCosts:
         if not left > 0 or not np.isfinite(rdp).any():
             return None, None
         return rdp_epsilon(rdp=rdp, orders=self.orders, delta=left)
+
+    def _told(self, units: Units) -> Units:
+        """Units with orders that may have been used again as known ones, as `EventCounts.told`."""
+        if not self._known_orders:
+            return units
+        passes: Counter[Event] = Counter()
+        for place in np.flatnonzero(units):
+            if self.by_pass[place]:
+                passes[self.events[place]] += int(units[place])
+        told = units.copy()
+        told[self.by_pass] = 0
+        places = {event: place for place, event in enumerate(self.events)}
+        for event, count in EventCounts(passes=passes).told().passes.items():
+            told[places[event]] += count
+        return told
+
+
+def _known_orders(events: Sequence[Event]) -> set[Event]:
+    """What passes of shuffles may be told as, where their orders may have been used again."""
+    samplings = {event.sampling for event in events}
+    found: set[Event] = set()
+    for event in events:
+        known = retold(event)
+        if isinstance(event.sampling, Shuffle) and known != event:
+            once = replace(event.sampling, reshuffle=Reshuffle.ONCE)
+            told = samplings & {once, known.sampling} - {event.sampling}
+            found |= {replace(event, sampling=one) for one in told}
+    return found
+
+
+def _changes(found: RecordedCounts) -> dict[Event, tuple[int, int]]:
+    """(steps, passes) that the corrections of a run change of each event."""
+    changes: dict[Event, tuple[int, int]] = {}
+    for counts, sign in ((found.recorded, -1), (found.accounts[-1], 1)):
+        for event in {*counts.steps, *counts.passes}:
+            steps, passes = changes.get(event, (0, 0))
+            steps += sign * counts.steps.get(event, 0)
+            changes[event] = steps, passes + sign * counts.passes.get(event, 0)
+    return {event: change for event, change in changes.items() if any(change)}
 
 
 def _column(accumulator: BudgetAccumulator) -> int:

@@ -5,6 +5,7 @@ least and the most of each: what is extreme is never smoothed away.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
@@ -129,12 +130,41 @@ class Spans:
         )
 
 
+# Kinds as the forms of pages name them; the others by their own name.
+_KIND_WORDS: Final = {
+    "approximate_dp": "Approximate DP",
+    "zcdp": "zCDP",
+    "none": "No noise",
+    "shuffle": "Shuffled",
+    "cyclic": "Fixed order",
+    "fixed_size": "Fixed size, drawn anew each step",
+    "full": "All records",
+    "unknown": "Not known",
+}
+# Numbers with their units; the others by their name.
+_PHRASES: Final = {
+    "batch_size": "batches of {} records",
+    "expected_batch_size": "batches of {} records on average",
+    "max_batch_size": "at most {} records a batch",
+    "steps_per_pass": "{} steps a pass",
+    "left_out": "{} records left out of each pass",
+    "participations": "each record in {} steps a pass",
+    "epsilon": "ε {}",
+    "delta": "δ {}",
+}
+
+
 def event_words(event: Event) -> str:
     """Return an event in words: its kinds and their numbers."""
+    return " · ".join(event_parts(event))
+
+
+def event_parts(event: Event) -> tuple[str, ...]:
+    """Return the mechanism and the sampling of an event in words; a selection has one part."""
     if isinstance(event.mechanism, PrivateSelection):
-        return _selection_words(event.mechanism, 1)
+        return (_selection_words(event.mechanism, 1),)
     content = json.loads(content_of(event))
-    return " · ".join(_part(content[name]) for name in ("mechanism", "sampling"))
+    return part_words(content["mechanism"]), part_words(content["sampling"])
 
 
 def event_fields(event: Event) -> dict[str, str]:
@@ -144,22 +174,44 @@ def event_fields(event: Event) -> dict[str, str]:
     content = json.loads(content_of(event))
     found: dict[str, str] = {}
     for name in ("mechanism", "sampling"):
-        found[name] = words(content[name]["kind"])
-        found |= _numbers(content[name])
+        found[name] = _kind_words(content[name])
+        found |= {key.replace("_", " "): told for key, told in _numbers(content[name]).items()}
     return found
 
 
-def _part(fields: dict[str, Any]) -> str:
-    given = [f"{name} {value}" for name, value in _numbers(fields).items()]
-    return ", ".join([words(fields["kind"]), *given])
+def part_words(fields: Mapping[str, Any]) -> str:
+    """Return a mechanism or a sampling in words, with its numbers and their units."""
+    given = [
+        _PHRASES.get(name, f"{name.replace('_', ' ')} {{}}").format(value)
+        for name, value in _numbers(fields).items()
+    ]
+    return ", ".join([_kind_words(fields), *given])
 
 
-def _numbers(fields: dict[str, Any]) -> dict[str, str]:
+def _kind_words(fields: Mapping[str, Any]) -> str:
+    drawn = fields.get("reshuffle")  # of a shuffle, if more than its kind is known
+    if drawn is not None:
+        return "Shuffled once" if drawn == "once" else "Shuffled anew each pass"
+    return _KIND_WORDS.get(fields["kind"], words(fields["kind"]))
+
+
+def _numbers(fields: Mapping[str, Any]) -> dict[str, str]:
     return {
-        name.replace("_", " "): plain(value) if isinstance(value, float) else str(value)
+        name: _value(value)
         for name, value in fields.items()
-        if name != "kind" and value is not None
+        if name not in ("kind", "reshuffle") and value is not None
     }
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):  # of a selection: its repetitions, or its base
+        parts = [f"{name.replace('_', ' ')} {_value(part)}" for name, part in value.items()]
+        return part_words(value) if "kind" in value else ", ".join(parts)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return plain(value)
+    return count(value) if isinstance(value, int) else str(value)
 
 
 def _selection(events: list[Event], steps: int) -> str | None:

@@ -1,13 +1,13 @@
 """What a run or a dataset did: now, as of a sequence, on a branch's path, and as corrected."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, func, select
+from sqlalchemy import Connection, Row, bindparam, exists, func, select
 
 from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation
@@ -32,6 +32,7 @@ from service.guarantees.replay import (
     RecordedCounts,
     RecordedPart,
     by_branch,
+    correction_count,
     folded,
     parts_of,
     recorded,
@@ -40,8 +41,10 @@ from service.guarantees.replay import (
 )
 from service.ledger.budgets.lineage import rows_of
 from service.ledger.budgets.pass_positions import taken_in_dataset, taken_in_run
+from service.ledger.lookups import branches_of, dataset_of
 from service.schemas.event_codec import Taken
-from service.storage.tables import branches, entries
+from service.storage.tables import branches, corrections, entries, runs
+from service.storage.versioned_cache import VersionedCache
 
 _NEXT_MOMENT: Final = select(entries.c.recorded_at).where(
     entries.c.dataset_id == bindparam("dataset"), entries.c.sequence == bindparam("after") + 1
@@ -50,6 +53,12 @@ _REACHED: Final = select(func.max(entries.c.sequence)).where(
     entries.c.dataset_id == bindparam("dataset"), entries.c.recorded_at <= bindparam("moment")
 )
 REASON_NO_ORIGIN: Final = "was opened before the ledger kept where branches begin; ask without it"
+_KNOWN_MAX: Final = 1000  # corrected runs that are kept; some kilobytes each
+_known: VersionedCache[RecordedCounts] = VersionedCache(_KNOWN_MAX)
+_CORRECTED_RUNS: Final = select(runs).where(
+    runs.c.dataset_id.in_(bindparam("homes", expanding=True)),
+    exists().where(corrections.c.run_id == runs.c.id),
+)
 _BRANCHES: Final = select(
     branches.c.id,
     branches.c.name,
@@ -110,6 +119,28 @@ def run_facts(
     changed = _corrected_branches(connection, found, dataset.dataset_size, taken)
     corrected = _exchanged(counts, [changed])
     return RecordedCounts(recorded=counts, corrected=corrected, corrections=changed.corrections)
+
+
+def facts_of_corrected_runs(
+    connection: Connection, homes: Iterable[int]
+) -> Iterator[tuple[Row[Any], RecordedCounts]]:
+    """Read each corrected run of some datasets, and what it did; anew only where that changed.
+
+    Raises:
+        TooExpensiveError: more entries of a run would have to be read than one question may read.
+    """
+    for row in connection.execute(_CORRECTED_RUNS, {"homes": list(homes)}).all():
+        steps = [one.next_step - one.from_step for one in branches_of(connection, row)]
+        version = (*steps, correction_count(connection, row))
+        # The time keeps apart the runs of two databases that have the same number.
+        yield (
+            row,
+            _known.compute((row.id, row.created_at), version, partial(_facts, connection, row)),
+        )
+
+
+def _facts(connection: Connection, run: Row[Any]) -> RecordedCounts:
+    return run_facts(connection, run, dataset_of(connection, run))
 
 
 def dataset_facts(

@@ -2,8 +2,9 @@
 
 What was spent at some time is the present total less what was recorded since, as the present filter
 counts it: nothing but what is read is taken off, so no time is told less than it was. Corrections
-count from the time at which they were recorded. All times are
-read at the component of the total that binds now, so that shares of capacity never fall and add up.
+count from the time at which they were recorded; without a limit, all of them from that of the
+first. All times are read at the component of the total that binds now, so that shares of capacity
+never fall and add up.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -97,7 +98,8 @@ def spending(
     """
     heads = _heads(connection, found)
     after = _first_read(heads)
-    stages = _stages(connection, found) if found.dataset.budget_epsilon is not None else []
+    limited = found.dataset.budget_epsilon is not None
+    stages = _stages(connection, found) if limited else _first_stage(connection, found)
     buckets = _buckets(connection, heads, after, points, cuts=[one.at for one in stages])
     largest = found.largest(SPENDING_RUNS_MAX)
     rewind = _Rewind(found, delta, largest)
@@ -153,6 +155,13 @@ def _moments(
             rewind.undo(one.rows)
             if one is buckets[0]:
                 yield rewind.moment(one.since)
+
+
+def _first_stage(connection: Connection, found: AttributionInputs) -> list[_Stage]:
+    """When the first correction began to count, if there is one."""
+    first = select(func.min(corrections.c.recorded_at))
+    at = connection.scalar(first.where(corrections.c.dataset_id.in_(list(found.homes))))
+    return [] if at is None else [_Stage(utc(at), CorrectionSums())]
 
 
 def _stages(connection: Connection, found: AttributionInputs) -> list[_Stage]:
@@ -265,6 +274,7 @@ class _Rewind:
         self._prices = prices = found.prices
         self._tally = found.accumulator.copy()
         self._units: Units = prices.everything.copy()
+        self._corrected: Units = prices.corrected
         self._delta = delta
         self._in_shares = found.dataset.budget_epsilon is not None
         self._whole = self._tally.sums().spent
@@ -291,6 +301,7 @@ class _Rewind:
     def uncorrect(self, before: CorrectionSums) -> None:
         """Take corrections back."""
         self._tally.replace_corrections(before)
+        self._corrected = self._corrected * 0  # of epsilons, all of them count from the first on
 
     def _passes(self, branch_id: int, event_id: int, steps: int, event: Event) -> int:
         """How many passes surely began with the steps that were taken back, and no sooner.
@@ -317,7 +328,7 @@ class _Rewind:
 
     def _spent(self) -> float | None:
         if not self._in_shares:
-            return self._prices.epsilon(self._units, self._delta)[0]
+            return self._prices.epsilon(self._units, self._corrected, self._delta)[0]
         return _share(self._tally, self._tally.sums().spent, self._whole)
 
     def _divided(self, spent: float | None) -> tuple[float, ...]:

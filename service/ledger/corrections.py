@@ -54,12 +54,19 @@ _OF_RUN: Final = (
 _LATEST: Final = (
     select(entries.c.event_id, distinct_events.c.content)
     .join(distinct_events, distinct_events.c.id == entries.c.event_id)
-    .where(entries.c.branch_id == bindparam("branch"))
+    .where(entries.c.branch_id == bindparam("branch"), entries.c.first_step < bindparam("end"))
     .order_by(entries.c.first_step.desc())
     .limit(1)
 )
 _END_OF_OTHERS: Final = select(func.max(entries.c.first_step + entries.c.steps)).where(
-    entries.c.branch_id == bindparam("branch"), entries.c.event_id != bindparam("event")
+    entries.c.branch_id == bindparam("branch"),
+    entries.c.event_id != bindparam("event"),
+    entries.c.first_step < bindparam("end"),
+)
+_OF_BRANCH: Final = (
+    select(corrections.c.first_step, corrections.c.steps)
+    .where(corrections.c.branch_id == bindparam("branch"))
+    .order_by(corrections.c.first_step.desc())
 )
 
 
@@ -146,8 +153,11 @@ class Correct:
         first, new = known[0], self.new
         there = (first.first_step, first.steps, first.content, first.reason)
         if there != (new.first_step, new.steps, content_of(event), new.reason):
+            spans = [(row.first_step, row.first_step + row.steps - 1) for row in known]
+            first_step, last = min(spans)
             raise ConflictError(
-                "Some of these steps were already corrected; a step can be corrected once."
+                f"Steps {first_step:,} to {last:,} were already corrected; a step can be corrected "
+                "once."
             )
         return _answer(first)
 
@@ -250,11 +260,38 @@ def list_corrections(
     return [CorrectionAnswer(**_answer(row)) for row in rows[:size]], further
 
 
+def recorded_contents(
+    connection: Connection, branch_id: int, *, first_step: int, steps: int
+) -> list[str]:
+    """The different events that some steps of a branch were recorded as."""
+    span = {"branch": branch_id, "first_step": first_step, "end": first_step + steps}
+    return list(connection.scalars(RECORDED_SPAN, span))
+
+
 def latest_span(connection: Connection, branch: Row[Any]) -> RecordedSpan | None:
     """The last own steps of a branch that are of one event; None if it has no step."""
-    last = connection.execute(_LATEST, {"branch": branch.id}).one_or_none()
+    return _span_between(connection, branch, branch.from_step, branch.next_step)
+
+
+def latest_uncorrected_span(connection: Connection, branch: Row[Any]) -> RecordedSpan | None:
+    """The last own steps of a branch that are of one event and not corrected; None without any."""
+    low, end = branch.from_step, branch.next_step
+    for one in connection.execute(_OF_BRANCH, {"branch": branch.id}):
+        if one.first_step + one.steps < end:
+            low = one.first_step + one.steps
+            break
+        end = one.first_step
+    return _span_between(connection, branch, low, end)
+
+
+def _span_between(
+    connection: Connection, branch: Row[Any], low: int, end: int
+) -> RecordedSpan | None:
+    """The last steps of one event that a branch has from `low` on and before `end`."""
+    asked = {"branch": branch.id, "end": end}
+    last = connection.execute(_LATEST, asked).one_or_none() if low < end else None
     if last is None:
         return None
-    others = connection.scalar(_END_OF_OTHERS, {"branch": branch.id, "event": last.event_id})
-    first: int = branch.from_step if others is None else others
-    return RecordedSpan(first, branch.next_step - first, last.content)
+    others = connection.scalar(_END_OF_OTHERS, asked | {"event": last.event_id})
+    first = max(low, others or 0)
+    return RecordedSpan(first, end - first, last.content)

@@ -133,7 +133,9 @@ def change(
     if new.frozen is not None and new.frozen != dataset.frozen:
         values["frozen"] = new.frozen
     if not values and not new.void_reservations:
-        raise InvalidRequestError("body", "contains no change")
+        raise InvalidRequestError(
+            "body", f"the settings of {dataset.name} are already so: nothing would change"
+        )
     return _store(connection, dataset, values, reason=new.reason, by=by, requested_by=requested_by)
 
 

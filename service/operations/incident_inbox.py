@@ -1,6 +1,6 @@
 """The incidents of all datasets with what was done about each: the open ones, or all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -11,10 +11,13 @@ from service.clock import stamp
 from service.identity.access import datasets_within
 from service.ledger.change_requests.incident import EXPIRED_REQUEST
 from service.ledger.incidents import INCIDENT_ROWS, IncidentAnswer, Kind, incident_answer
+from service.ledger.lookups import find_dataset
+from service.ledger.views import budget_of_dataset
 from service.operations.incident_notes import Action
 from service.schemas.responses import Answer
 from service.storage.tables import change_requests, datasets, incident_notes, incidents
 
+_OF: Final = "dataset"  # before the name, in the scope of a limit
 IncidentState = Literal["open", "acknowledged"]
 _STATES: Final[dict[str, IncidentState]] = {
     Action.ACKNOWLEDGE: "acknowledged",
@@ -194,6 +197,16 @@ def _note(row: Row[Any]) -> IncidentNote:
         by=row.by,
         noted_at=stamp(row.noted_at),
     )
+
+
+def endless_limits(connection: Connection, told: Iterable[IncidentAnswer]) -> frozenset[str]:
+    """The datasets among those of overdrafts whose charge has no finite bound now."""
+    scopes = {str(one.detail.get("scope")) for one in told if one.kind == Kind.OVERDRAFT}
+    of_datasets = {name for kind, _, name in (one.partition(":") for one in scopes) if kind == _OF}
+    budgets = {
+        name: budget_of_dataset(connection, find_dataset(connection, name)) for name in of_datasets
+    }
+    return frozenset(name for name, found in budgets.items() if found and found.spent is None)
 
 
 def count_open(connection: Connection, limit: frozenset[str] | None) -> Mapping[str, int]:

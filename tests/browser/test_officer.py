@@ -16,7 +16,7 @@ from service.storage.engine import transaction
 from tests.browser.desks import press, sound
 from tests.browser.looking import NARROW, WIDE, Look, Scheme
 from tests.browser.story import KEYS
-from tests.service.samples import BUDGET, FULL, append, event, run, setup
+from tests.service.samples import BUDGET, FULL, SAMPLING, append, event, run, setup
 
 POISSON = {"kind": "poisson", "sampling_probability": 0.004}
 SECRET = re.compile(r"dpl_[A-Za-z0-9_-]{43}")
@@ -284,3 +284,30 @@ def test_the_chart_of_an_open_overview_follows_the_table_below(office: str, look
         expect(chart).to_contain_text("data: no finite bound is proved for what is charged now")
         expect(page.locator("#board-lists")).to_contain_text("no finite bound at ε 3")
         sound(page)
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_no_table_of_a_run_is_cut(office: str, look: Look, width: int) -> None:
+    with api_of(office, KEYS["admin"]) as api:
+        setup(api, dataset_given={"budget": BUDGET})
+        assert append(api, event(0, 300, sampling=POISSON)).is_success
+        loader = {"kind": "shuffle", "batch_size": 250, "steps_per_pass": 240}
+        found = SAMPLING | {"status": "contradicted", "declared": POISSON, "reason": "It shuffles."}
+        recorded = found | {"recorded": loader | {"reshuffle": "each_pass"}}
+        assert api.post("/v1/runs/run/findings", json=recorded).is_success
+    page = look(width=width)
+    sign_in(page, office, "/runs/run")
+    # People of an identity provider have names as long as this one.
+    long = "https://login.example.org/realms/research#dana.miller"
+    page.evaluate(
+        "long => document.querySelectorAll('.branches td[data-label$=by]')"
+        ".forEach(cell => { cell.textContent = long; })",
+        long,
+    )
+    page.locator("details.others summary").click()
+    sound(page)
+    cut = page.evaluate(
+        "() => Array.from(document.querySelectorAll('.scroll'))"
+        ".filter(one => one.scrollWidth > one.clientWidth).map(one => one.ariaLabel)"
+    )
+    assert cut == []

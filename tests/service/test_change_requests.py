@@ -268,7 +268,7 @@ def test_what_cannot_be_applied_is_refused_when_it_is_asked_for(office: Office) 
     found = office.asks("dana", {"epsilon": 5.0, "delta": 1e-4}, status=422)
     assert "cannot change once answers were seen" in found["detail"]
     found = office.asks("dana", BUDGET, status=422)
-    assert "contains no change" in found["detail"]
+    assert "the settings of data are already so: nothing would change" in found["detail"]
     assert office["vic"].get("/v1/requests").json()["requests"] == []
 
 

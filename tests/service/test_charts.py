@@ -151,7 +151,7 @@ def test_steps_of_other_kinds_are_told_with_every_name(api: httpx.Client) -> Non
     assert rows[noise] == ["100 steps", "—"]
     append(api, steps(0, 3, sampling={"kind": "full"}), run="two")
     rows = {row[0]: row[1:] for row in table_of(page(api, "/compare?runs=one,two"))}
-    assert rows["Noise and sampling"][1] == "Gaussian, noise multiplier 1.1, Full · 3 steps"
+    assert rows["Noise and sampling"][1] == "Gaussian, noise multiplier 1.1, All records · 3 steps"
 
 
 def charted(api: httpx.Client) -> str:

@@ -38,9 +38,19 @@ def test_a_contradicted_run_says_what_its_steps_were_recorded_as(desk: Desk) -> 
     assert "Poisson, sampling probability 0.004" in said
     assert "may count too little until they are corrected" in said
     assert "whatever the next run does" in said
-    assert "declared as poisson · the loader samples as shuffle" in read(desk, "/incidents")
-    assert desk.correct("record", first="0", steps="500").status_code == 303
-    assert "as 1 correction of this run says, the larger of the two" in read(desk, "/runs/run")
+    drawn = "Shuffled anew each pass, batches of 250 records, 240 steps a pass"
+    assert "declared as Poisson, sampling probability 0.004 , but in the code it is" in said
+    assert f"it is {drawn} . The loader shuffles." in said
+    assert f"Poisson, sampling probability 0.004 {drawn} The loader shuffles." in said  # the table
+    assert "reshuffle" not in said
+    assert "declared: Poisson · in the code: Shuffled" in read(desk, "/incidents")
+    assert desk.correct("record", first="0", steps="499").status_code == 303
+    assert "may count too little until they are corrected" in read(desk, "/runs/run")
+    assert desk.correct("record", first="499", steps="1").status_code == 303
+    said = read(desk, "/runs/run")
+    assert "as 2 corrections of this run say, the larger of the two" in said
+    assert "Every recorded step is corrected. What to do:" in said
+    assert "opens the form" not in said
 
 
 def test_a_recorded_correction_is_shown_with_all_its_numbers(desk: Desk) -> None:
@@ -61,7 +71,46 @@ def test_who_spent_what_says_if_corrections_have_no_bound(desk: Desk, bounded: b
     said = read(desk, "/datasets/data")
     assert ("what corrections added 300 no finite bound" in said) is not bounded
     assert ("so all rows with a finite share together" in said) is not bounded
-    assert "is a row of its own, and in neither ε." in said
+    assert "they hold for the recorded and for the corrected steps" in said
+    (told,) = desk.api.get("/v1/datasets/data/explain").json()["runs"]
+    assert (told["epsilon"] is None) is not bounded
+
+
+def test_an_overdraft_that_became_infinite_is_told_as_one(desk: Desk) -> None:
+    assert append(desk.api, event(500, 900_000, sampling=POISSON)).is_success
+    pages = ("/incidents?kind=overdraft", "/datasets/data")
+    stop = "a higher limit does not change that, nor does another correction"
+    assert not any(stop in read(desk, path) for path in pages)
+    shuffled = {"sampling": "shuffle", "batch": "250", "pass": "240"}
+    assert desk.correct("record", **shuffled).status_code == 303
+    found = desk.api.get("/v1/incidents", params={"kind": "overdraft"}).json()["incidents"]
+    assert [one["detail"]["spent"] is None for one in found] == [False]  # it is the one of before
+    assert all(stop in read(desk, path) for path in pages)
+    assert stop in desk.browser.get("/incidents.csv").text
+    # Theorems of another status may bound the steps: then it is as finite as it was.
+    assert "If another status of theorems bounds those steps, accept it there." in read(
+        desk, pages[0]
+    )
+
+
+def test_runs_are_compared_as_they_were_corrected(desk: Desk) -> None:
+    assert desk.api.post("/v1/runs", json=run("other")).status_code == 201
+    assert append(desk.api, event(0, 500, sampling=POISSON), run="other").is_success
+    said = read(desk, "/compare?runs=run,other")
+    assert "as corrected" not in said
+    assert "Holds for steps fixed in advance" in said
+    assert desk.correct("record").status_code == 303
+    said = read(desk, "/compare?runs=run,other")
+    assert "0.8, 0.01 · 300 steps 1.1, 0.004 · 200 steps as corrected 1.1, 0.004" in said
+    assert said.count("as corrected") == 1
+
+
+def test_nothing_is_said_of_no_iterates_that_were_shown(desk: Desk) -> None:
+    said = read(desk, "/runs/run")
+    assert "Every iterate, the model after each step, counts as shown." in said
+    assert "marked as shown" not in said
+    assert desk.api.post("/v1/runs/run/releases", json={"step": 7}).is_success
+    assert "counts as shown; 1 iterate is marked as shown." in read(desk, "/runs/run")
 
 
 def test_a_reservation_that_holds_nothing_has_no_form(desk: Desk) -> None:
@@ -96,12 +145,18 @@ def test_the_form_of_an_envelope_in_use_says_that_it_cannot_be_changed(desk: Des
     assert desk.api.post("/v1/runs", json=run("within", dataset="sealed")).status_code == 201
     used = append(desk.api, event(0, 5, sampling=POISSON), run="within", mode="charge")
     assert used.is_success, used.text
-    assert hint in read(desk, "/datasets/sealed")
+    said = read(desk, "/datasets/sealed")
+    assert hint in said
+    assert "all Gaussian, noise multiplier 1.1 Poisson, sampling probability 0.004 500 5 0" in said
 
 
 def test_what_has_no_bound_has_none_without_amplification_either(desk: Desk) -> None:
     number = re.compile(r"Without amplification \d")
     assert number.search(read(desk, "/runs/run/guarantee"))
+    pair = "/compare?runs=run,run2"
+    assert desk.api.post("/v1/runs", json=run("run2")).status_code == 201
     shuffled = {"sampling": "shuffle", "batch": "250", "pass": "240"}
     assert desk.correct("record", **shuffled).status_code == 303
+    assert "Without amplification — 0" in read(desk, pair)
+    assert "Over the limit by no finite bound" in read(desk, "/datasets/data")
     assert not number.search(read(desk, "/runs/run/guarantee"))

@@ -53,12 +53,12 @@ def test_a_contradicted_run_begins_with_what_its_code_was_seen_to_do(desk: Desk)
         sent = desk.api.post("/v1/runs/run/findings", json=found | {"recorded": recorded})
         assert sent.status_code == 201, sent.text
     assert desk.api.post("/v1/runs/run/findings", json=SAMPLING).status_code == 201
-    shown = {"first": "0", "steps": "500", "noise": "1.1", "rate": "", "sampling": "shuffle"}
+    shown = {"first": "10", "steps": "490", "noise": "1.1", "rate": "", "sampling": "shuffle"}
     assert filled(desk).items() >= (shown | {"batch": "240", "pass": "250"}).items()
     assert "that the code was seen to use" in desk.browser.get("/runs/run/correct").text
     caveat = "the code of a run was seen to sample otherwise than was recorded"
     assert caveat in desk.browser.get("/datasets/data/proved").text
-    sent_form = filled(desk) | {"first": "10", "steps": "490", "reason": "The loader shuffles."}
+    sent_form = filled(desk) | {"reason": "The loader shuffles."}
     assert desk.send("/runs/run/correct", **sent_form, do="record").status_code == 303
     assert caveat not in desk.browser.get("/datasets/data/proved").text
 
@@ -70,6 +70,29 @@ def test_a_branch_without_steps_has_nothing_to_correct(desk: Desk) -> None:
     assert "recorded as" not in desk.browser.get("/runs/run/correct").text
     assert append(desk.api, event(20, 5, sampling=POISSON), branch="b").status_code == 201
     assert filled(desk).items() >= {"branch": "b", "first": "20", "steps": "5"}.items()
+
+
+def test_steps_that_are_corrected_are_not_offered_again(desk: Desk) -> None:
+    form = "/runs/run/correct"
+    assert desk.correct("record", first="300", steps="200").status_code == 303
+    assert filled(desk).items() >= {"first": "0", "steps": "300"}.items()
+    assert "The last steps that are not corrected were recorded as" in desk.browser.get(form).text
+    assert desk.correct("record", first="100", steps="50").status_code == 303
+    assert filled(desk).items() >= {"first": "150", "steps": "150"}.items()
+    # Sent as it is, it is not refused.
+    assert desk.send(form, **filled(desk), do="record", reason="x").status_code == 303
+    assert filled(desk).items() >= {"first": "0", "steps": "100"}.items()
+    again = desk.correct("record", first="90", steps="30", reason="y")
+    assert again.status_code == 409
+    assert "Steps 100 to 149 were already corrected" in again.text
+    assert desk.correct("record", first="0", steps="100").status_code == 303
+    text = desk.browser.get(form).text
+    assert "Every recorded step is corrected already" in text
+    assert 'action="/runs/run/correct"' not in text  # a form that would be refused
+    assert desk.send(form, first="5", do="record").status_code == 422  # is shown with its faults
+    # What is recorded after that is offered.
+    assert append(desk.api, event(500, 7, sampling=POISSON)).status_code == 201
+    assert filled(desk).items() >= {"first": "500", "steps": "7"}.items()
 
 
 def filled(desk: Desk) -> dict[str, str]:

@@ -73,7 +73,7 @@ def test_what_is_wrong_with_a_freeze_is_said(officer: httpx.Client, api: httpx.C
     given = fields(page(officer))
     for more, status, said in (
         ({"frozen": "yes", "reason": ""}, 422, "must not be empty"),
-        ({"reason": "why"}, 422, "contains no change"),
+        ({"reason": "why"}, 422, "the settings of data are already so: nothing would change"),
         (
             {"frozen": "yes", "reason": "why", "revision": "9"},
             409,
@@ -113,7 +113,12 @@ def test_an_admin_says_which_theorems_count(officer: httpx.Client, api: httpx.Cl
     ("statuses", "more", "status", "said"),
     [
         ((), {}, 422, "needs at least one status"),
-        (("published", "declared"), {}, 422, "contains no change"),
+        (
+            ("published", "declared"),
+            {},
+            422,
+            "the settings of data are already so: nothing would change",
+        ),
         (("declared",), {}, 422, "must list published, as the budget's filter is"),
         (("published",), {"reason": " "}, 422, "must not be empty"),
         (("published",), {"revision": "9"}, 409, "The settings changed meanwhile"),

@@ -305,7 +305,7 @@ WRONG: Final = (
     ({"delta": "1e-7"}, "delta", "cannot change once answers were seen"),
     ({"reason": ""}, "reason", "must not be empty"),
     ({"reason": "a\x07b"}, "reason", "printable"),
-    ({"epsilon": "3"}, "form", "contains no change"),
+    ({"epsilon": "3"}, "form", "the settings of data are already so: nothing would change"),
     ({"revision": ""}, "form", "revision"),
     ({"epsilon": HOSTILE}, "epsilon", budget_form.NOT_A_NUMBER),
 )

@@ -174,5 +174,5 @@ def test_a_fault_stands_at_the_field_of_what_it_is_a_part_of() -> None:
     assert faults_by_field(error, places) == {
         "epsilon": "one", "names": "two", "form": "other thing: three",
     }  # fmt: skip
-    assert fault_text(InvalidRequestError("body", "contains no change")) == "contains no change"
+    assert fault_text(InvalidRequestError("body", "nothing would change")) == "nothing would change"
     assert faults_of(InvalidRequestError("body.budget", "is fixed")) == {"epsilon": "is fixed"}

@@ -149,3 +149,12 @@ def test_no_page_has_words_of_its_own_for_an_infinite_bound() -> None:
     assert found == {"formatting.py"}
     charts = (root / "web/dashboard/static/charts.js").read_text()
     assert f'value > 0 ? "{NO_BOUND}"' in charts
+
+
+def test_the_reason_for_no_bound_names_nothing_of_code() -> None:
+    said = formatting.bound_reason(
+        "Under add_or_remove_one a by_slot pass has no bound. Use replace_special or replace_one."
+    )
+    assert said.startswith("Under “add or remove one” a by slot pass has no bound. The dataset's")
+    assert "only a new dataset can use “replace one”" in said
+    assert "_" not in said

@@ -67,3 +67,28 @@ def test_the_page_of_a_key_names_its_person(office: httpx.Client) -> None:
     for key, person in (("admin", "ada"), ("cluster-02", "cluster-02")):
         said = words(office.get(f"/keys/{key}").text)
         assert f"Person {person} Begins with" in said
+
+
+def test_where_two_persons_are_needed_no_form_is_offered_that_is_refused(
+    engine: Engine, serve: Serve
+) -> None:
+    with transaction(engine) as connection:
+        admin = create_key(connection, name="admin", scope=Role.ADMIN, person="ada")
+        create_key(connection, name="laptop", scope=Role.VIEWER, person="ada")
+        create_key(connection, name="cluster", scope=Role.TRAINER, person="bob")
+    other, create = "You cannot rotate a key of another person here", "you create your own keys"
+    for approvals in ((), ("limits",)):
+        with (
+            serve(approvals=approvals) as address,
+            httpx.Client(base_url=address, headers=bearer(admin)) as client,
+        ):
+            needed = bool(approvals)
+            for name, refused in (("cluster", needed), ("laptop", False), ("admin", False)):
+                text = client.get(f"/keys/{name}").text
+                assert (other in text) is refused
+                assert (f"dpledger keys rotate {name}" in text) is refused
+                assert (f'action="/keys/{name}/rotate"' in text) is not refused
+                assert f'action="/keys/{name}/revoke"' in text
+            text = client.get("/keys").text
+            assert (create in text) is needed
+            assert ('name="person" value="ada"' in text) is needed

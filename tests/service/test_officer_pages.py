@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from service.formatting import percent_up, up
+from service.formatting import bound_reason, percent_up, up
 from service.identity.keys import Role
 from tests.service.browsing import csrf_of, make_key, signed_in
 from tests.service.correlated import sound
@@ -123,12 +123,16 @@ def test_a_preview_says_why_there_is_no_bound_and_what_follows(desk: Desk) -> No
     shuffled = {"sampling": "shuffle", "batch": "600", "pass": "100"}
     said = words(desk.correct(**shuffled).text)
     nothing = "Nothing more is then admitted on data and on datasets that were made from it"
-    assert "With the correction no finite ε is proved. Under add_or_remove_one" in said
+    assert "With the correction no finite ε is proved. Under “add or remove one”" in said
+    fixed = "The dataset's neighbouring relation was fixed when it was created, because every ε"
+    assert fixed in said
     assert nothing in said
     assert desk.correct("record", **shuffled).status_code == 303
     reason = desk.api.get("/v1/runs/run/guarantee").json()["reason"]
-    assert reason
-    assert reason in said
+    assert "Use replace_special or replace_one." in reason  # which no dataset that is there can
+    assert "Use replace" not in said
+    assert bound_reason(reason) in said
+    assert fixed in words(desk.browser.get("/runs/run/guarantee").text)
     refused = append(desk.api, event(500, 1, sampling=POISSON), mode="charge")
     assert refused.status_code == 409
     limit = {"reason": "higher", "budget": {"epsilon": 9e5, "delta": 1e-5}}
@@ -292,6 +296,7 @@ def test_what_needs_a_second_person_waits_on_these_pages_too(engine: Engine, ser
         found = desk.api.get("/v1/requests").json()["requests"]
         assert [one["kind"] for one in found] == ["void", "correction"]
         places = [f"/requests/{one['id']}" for one in found]
+        assert "A void of a reservation: lease" in desk.browser.get(places[0]).text
         assert [one.headers["location"] for one in waiting] == places
         assert desk.api.get("/v1/reservations/lease").json()["state"] == "pending"
         assert desk.figures() == before

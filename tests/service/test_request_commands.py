@@ -98,7 +98,7 @@ def test_what_is_wrong_is_said_in_one_line(terminal: Terminals) -> None:
     for words, told in (
         (("show", "nothing"), "no such change request"),
         (("ask", "nothing", "--epsilon", "5", "--reason", "x"), "no such dataset"),
-        (("ask", "data", "--epsilon", "3", "--reason", "x"), "contains no change"),
+        (("ask", "data", "--epsilon", "3", "--reason", "x"), "the settings of data are already so"),
         (("list", "--state", "lost"), "state"),
     ):
         result = terminal("dana", *words)

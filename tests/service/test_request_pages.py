@@ -133,6 +133,7 @@ def test_more_accepted_statuses_become_a_request_and_fewer_are_made_at_once(
     assert where.startswith("/requests/")
     text = words(browsers.page("bob", where))
     assert "Accepted statuses declared, published declared, derived, published" in text
+    assert "Other accepted theorems: data" in text
     assert browsers.send("bob", f"{where}/approve", reason="yes").status_code == 303
     fewer = {"accept_published": "yes", "reason": "not any more", "revision": "2"}
     answer = browsers.send("ann", "/datasets/data/accept", **fewer)
@@ -147,7 +148,7 @@ def test_a_plan_becomes_a_request(browsers: Browsers) -> None:
     request = browsers.office.changes("ann", budget=budget, status=202)
     text = words(browsers.page("bob", f"/requests/{request['id']}"))
     assert "Item 1 of the envelope" in text
-    assert "1 steps of gaussian, noise multiplier 1.1, full" in text
+    assert "1 step of Gaussian, noise multiplier 1.1 · All records" in text
 
 
 def test_a_correction_is_shown_before_it_is_approved(browsers: Browsers) -> None:
@@ -155,8 +156,10 @@ def test_a_correction_is_shown_before_it_is_approved(browsers: Browsers) -> None
     sent = event(0, 5, mechanism=GAUSSIAN | {"noise_multiplier": 4.0}) | {"reason": "the log"}
     answer = browsers.office["ann"].post("/v1/runs/run/corrections", json=sent)
     text = words(browsers.page("bob", f"/requests/{answer.json()['id']}"))
-    assert "Mechanism of branch main, steps 0 to 4 as recorded gaussian" in text
-    assert "noise multiplier 4.0" in text
+    assert (
+        "Branch main, steps 0 to 4 Gaussian, noise multiplier 1.1 · Poisson, sampling probability "
+        "0.01 Gaussian, noise multiplier 4 · Poisson, sampling probability 0.01"
+    ) in text
 
 
 def corrected(browsers: Browsers, noise: float) -> str:
@@ -175,8 +178,8 @@ def test_an_approver_sees_what_a_correction_would_come_to(
     where = corrected(browsers, 1.2)
     told = words(browsers.page("bob", "/requests"))
     assert (
-        "branch main, steps 0 to 4: as recorded \u2192 gaussian, noise multiplier 1.2, poisson"
-        in told
+        "Branch main, steps 0 to 4: Gaussian, noise multiplier 1.1 · Poisson, sampling probability "
+        "0.01 \u2192 Gaussian, noise multiplier 1.2 · Poisson, sampling probability 0.02" in told
     )
     incident = browsers.page("bob", "/incidents?kind=change_request")
     assert f'<a href="{where}">Open the request</a>' in incident

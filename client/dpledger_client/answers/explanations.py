@@ -73,7 +73,7 @@ class RunShare(Answer):
         dataset: that it trains on.
         steps: of the run.
         share: of the limit; None without one.
-        epsilon: nats, upper, of the run alone.
+        epsilon: nats, upper, of the run alone, as recorded and as corrected.
         epsilon_without: nats, upper, of all other runs together.
     """
 
@@ -111,7 +111,7 @@ class Explanation(Answer):
     Attributes:
         dataset: its name.
         delta: at which epsilons hold.
-        epsilon: nats, upper, of all runs together.
+        epsilon: nats, upper, of all runs together, as recorded and as corrected.
         budget: its limit and what is charged; None without a limit.
         runs: the largest shares first.
         others: runs that are not listed; None if all are.

@@ -13,6 +13,7 @@ from sqlalchemy import Row
 from accounting.events import NeighboringRelation
 from service.formatting import (
     NO_BOUND,
+    bound_reason,
     charged_of,
     four_digits_up,
     many,
@@ -127,7 +128,7 @@ def promised(
 ) -> list[str]:
     """What is promised, and how much; of one person None where nothing finite is proved."""
     if found.epsilon is None or found.delta is None or person is None:
-        reason = found.reason or "No accepted theorem gives a finite bound."
+        reason = bound_reason(found.reason or "No accepted theorem gives a finite bound.")
         return [
             f"There is no guarantee for {shown}. No finite bound could be proved, so anything in "
             f"the data may be revealed. {reason}"

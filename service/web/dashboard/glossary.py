@@ -1,6 +1,6 @@
 """Say what terms mean and what to do about an incident, in a few words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from service.formatting import (
     plain,
     up,
 )
+from service.guarantees.noise_schedule import part_words
 from service.ledger.incidents import IncidentAnswer, Kind
 
 _BAD: Final = "bad"
@@ -254,15 +255,19 @@ ADVICE: Final[dict[str, Advice]] = {
 _ENDLESS: Final = Advice(  # an overdraft whose epsilon is infinite
     _BAD,
     "What is charged has no finite bound: the limit cannot count a recorded step or a correction.",
-    "Stop the runs: nothing more is admitted, and a higher limit does not change that. Find on "
-    "the page of the dataset which run or correction it is.",
+    "Stop the runs: nothing more is admitted, and a higher limit does not change that, nor does "
+    "another correction. Find on the page of the dataset which run or correction it is. If another "
+    "status of theorems bounds those steps, accept it there. Otherwise close the runs, and create "
+    "another dataset for records that were not used here.",
 )
 UNKNOWN_KIND: Final = Advice(_WARN, "", "Look at its details.")
 
 
-def advice_of(incident: IncidentAnswer) -> Advice:
-    """What to do about an incident."""
-    if incident.kind == Kind.OVERDRAFT and incident.detail.get("spent", 0) is None:
+def advice_of(incident: IncidentAnswer, endless: Collection[str]) -> Advice:
+    """What to do about an incident; `endless` are the datasets whose charge has no bound now."""
+    kind, _, name = str(incident.detail.get("scope")).partition(":")
+    unbounded = name in endless if kind == "dataset" else incident.detail.get("spent", 0) is None
+    if incident.kind == Kind.OVERDRAFT and unbounded:
         return _ENDLESS
     return ADVICE.get(incident.kind, UNKNOWN_KIND)
 
@@ -279,8 +284,8 @@ _PHRASES: Final[dict[str, str]] = {
     "share_requested": "the steps would add {}",
     "branch": "branch {}",
     "reservation": "reservation {}",
-    "declared": "declared as {}",
-    "recorded": "the loader samples as {}",
+    "declared": "declared: {}",
+    "recorded": "in the code: {}",
     "rank": "rank {}",
     "world_size": "of {}",
     "other_rank": "the other is rank {}",
@@ -317,6 +322,7 @@ _INFINITE: Final = frozenset(
     {"spent", "reserved", "requested", "restated", "certified", "share", "share_requested"}
 )
 _SHARES: Final = frozenset({"share", "share_reserved", "share_requested"})
+_SAMPLINGS: Final = frozenset({"declared", "recorded"})
 _UNTOLD: Final = frozenset({"dataset", "run"})
 
 
@@ -370,6 +376,8 @@ def _phrase(name: str, value: Any) -> str:
 def _told_value(name: str, value: Any) -> str:
     if name == "scope":  # of a dataset or of a run
         return str(value).replace(":", " ")
+    if name in _SAMPLINGS:
+        return part_words({"kind": value})
     if name == "steps" and isinstance(value, int):
         return many(value, "step")
     if name == "thresholds":

@@ -20,6 +20,7 @@ import accounting
 from service import formatting
 from service.clock import now
 from service.errors import LedgerError, UnauthorizedError, UnavailableError
+from service.guarantees.noise_schedule import part_words
 from service.identity.authentication import Caller, KeyRing, caller_of
 from service.identity.key_administration import admin_keys_end
 from service.identity.keys import Role
@@ -132,7 +133,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.filters.update(formatting.FILTERS, theory_links=theory_links)
+    found.filters.update(formatting.FILTERS, theory_links=theory_links, part_words=part_words)
     found.globals.update(
         static_url=static_url, version=accounting.__version__, times_from=formatting.TIMES_FROM
     )

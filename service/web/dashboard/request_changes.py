@@ -7,15 +7,20 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, select
 
 from service.errors import LedgerError
-from service.formatting import many, plain
+from service.formatting import count, many, plain, words
+from service.guarantees.noise_schedule import event_words
 from service.identity.access import datasets_within
 from service.identity.authentication import Caller
 from service.ledger.change_requests.messages import ChangeRequestAnswer
 from service.ledger.change_requests.records import count_requests, in_state
+from service.ledger.corrections import recorded_contents
+from service.ledger.lookups import branches_of, dataset_of, find_dataset, find_run
 from service.ledger.reservations import find_reservation, remaining_steps_of
+from service.schemas.event_codec import canonical, event_of
 from service.storage.engine import snapshot
 from service.storage.tables import datasets, settings_changes
 
+_EVENTS_MAX: Final = 3  # of the corrected steps that are told
 NONE_BEFORE: Final = "none"
 _TITLES: Final = {
     "limit": "Another limit",
@@ -28,9 +33,15 @@ _TITLES: Final = {
 def request_title(request: ChangeRequestAnswer) -> str:
     """What is asked for, in a few words."""
     about = request.dataset if request.target is None else request.target
-    thaws = request.kind == "limit" and request.change.get("frozen") is False
-    title = "The end of a freeze" if thaws and not request.change.get("budget") else None
-    return f"{title or _TITLES[request.kind]}: {about}"
+    title = _TITLES[request.kind]
+    if request.kind == "limit" and not request.change.get("budget"):
+        if request.change.get("frozen") is False:
+            title = "The end of a freeze"
+        elif "accept" in request.change:
+            title = "Other accepted theorems"
+    if request.kind == "void" and request.target is not None:
+        title = "A void of a reservation"
+    return f"{title}: {about}"
 
 
 def changed_rows(
@@ -39,14 +50,7 @@ def changed_rows(
     """Each thing that would change: its name, what it was, and what it would be."""
     change = request.change
     if request.kind == "correction":
-        return [
-            (
-                f"{part.capitalize()} of {_corrected_steps(change)}",
-                "as recorded",
-                _said(change[part]),
-            )
-            for part in ("mechanism", "sampling")
-        ]
+        return [_corrected(connection, request)]
     if request.target is not None:
         return [(f"Reservation {request.target}", *_void_of(connection, request))]
     before = _settings(connection, request)
@@ -57,12 +61,12 @@ def changed_rows(
         if name in budget:
             rows.append((text, _number(getattr(before, column, None)), _number(budget[name])))
     rows += [
-        (name.capitalize(), "as it is", _said(budget[name]))
+        (name.capitalize(), "as it is", _told(budget[name]))
         for name in ("filter", "orders")
         if name in budget
     ]
     rows += [
-        (f"Item {at} of the envelope", "", f"{item['steps']:,} steps of {_said(item)}")
+        (f"Item {at} of the envelope", "", _item(connection, request, item))
         for at, item in enumerate(budget.get("envelope") or (), 1)
     ]
     if "accept" in change and before is not None:
@@ -81,13 +85,34 @@ def listed_changes(
 ) -> list[tuple[str, str, str]]:
     """What a list says of it: what changes and nothing else; of a correction its steps once."""
     if request.kind == "correction":
-        return [(_corrected_steps(request.change), "as recorded", _said(request.change))]
+        return [_corrected(connection, request)]
     return [one for one in changed_rows(connection, request) if one[1] != one[2]]
 
 
-def _corrected_steps(change: Mapping[str, Any]) -> str:
-    last = change["first_step"] + change["steps"] - 1
-    return f"branch {change['branch']}, steps {change['first_step']} to {last}"
+def _corrected(connection: Connection, request: ChangeRequestAnswer) -> tuple[str, str, str]:
+    """The steps of a correction, what they were recorded as, and what they really were."""
+    change = request.change
+    first, steps = change["first_step"], change["steps"]
+    what = f"Branch {change['branch']}, steps {count(first)} to {count(first + steps - 1)}"
+    run = find_run(connection, request.target or "")
+    size = dataset_of(connection, run).dataset_size
+    branch = next(one for one in branches_of(connection, run) if one.name == change["branch"])
+    found = recorded_contents(connection, branch.id, first_step=first, steps=steps)
+    told = [event_words(event_of(content, size)) for content in found[:_EVENTS_MAX]]
+    left = len(found) - len(told)
+    more = [f"and {many(left, 'other kind')} of step"] if left else []
+    return what, "; ".join([*told, *more]), _event(change, size)
+
+
+def _item(connection: Connection, request: ChangeRequestAnswer, item: Mapping[str, Any]) -> str:
+    """The steps of an item of an envelope."""
+    size = find_dataset(connection, request.dataset or "").dataset_size
+    return f"{many(item['steps'], 'step')} of {_event(item, size)}"
+
+
+def _event(given: Mapping[str, Any], dataset_size: int) -> str:
+    parts = {part: given[part] for part in ("mechanism", "sampling")}
+    return event_words(event_of(canonical(parts), dataset_size))
 
 
 def _void_of(connection: Connection, request: ChangeRequestAnswer) -> tuple[str, str]:
@@ -121,15 +146,9 @@ def _words(values: list[str]) -> str:
     return ", ".join(sorted(values))
 
 
-def _said(value: Any) -> str:
-    """An event, a mechanism or a sampling in words."""
-    if not isinstance(value, dict):
-        return _words([str(one) for one in value]) if isinstance(value, list) else str(value)
-    if "mechanism" in value:
-        return f"{_said(value['mechanism'])}, {_said(value['sampling'])}"
-    kind = str(value.get("kind", "")).replace("_", " ")
-    fields = [f"{n.replace('_', ' ')} {v}" for n, v in value.items() if n != "kind"]
-    return ", ".join([kind, *fields])
+def _told(value: Any) -> str:
+    """A filter by its kind, or its orders."""
+    return ", ".join(map(plain, value)) if isinstance(value, list) else words(str(value)).lower()
 
 
 def pending_requests(engine: Any, viewer: Caller) -> int | None:

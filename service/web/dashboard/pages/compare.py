@@ -10,12 +10,13 @@ from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import Connection, Row, select
 
 from service.errors import InvalidRequestError, NotFoundError, TooExpensiveError
-from service.formatting import count, many, plain, up, words
+from service.formatting import accountant_words, count, many, plain, schedule_words, up, words
 from service.guarantees.event_counts import run_counts
 from service.guarantees.guarantee import Question, delta_of, run_guarantee
 from service.guarantees.history import History
 from service.guarantees.known_histories import KnownHistories
 from service.guarantees.noise_schedule import event_fields
+from service.guarantees.recorded_facts import run_facts
 from service.identity.access import runs_within
 from service.identity.authentication import Caller
 from service.ledger import lookups, views
@@ -49,6 +50,7 @@ class Compared:
     guarantee: RunGuarantee | None
     reason: str  # why there is none
     settings: list[tuple[dict[str, str], int]]  # its events and their steps, the most first
+    corrected: bool  # whether these are as corrected
     overdrafts: int = 0
 
 
@@ -94,6 +96,7 @@ def compare(
         "names": chosen,
         "address": urlencode({"runs": chosen, "delta": at}, doseq=True),
         "others": {name: _others(chosen, name, delta) for name in chosen},
+        "unamplified": [_unamplified(one) for one in found],
         "differs": {
             "epsilon": len({_upper(one) for one in found}) > 1,
             "unamplified": len({_unamplified(one) for one in found}) > 1,
@@ -115,7 +118,11 @@ def _upper(one: Compared) -> str:
 
 
 def _unamplified(one: Compared) -> str:
-    return "" if one.guarantee is None else up(one.guarantee.unamplified_epsilon)
+    """What the steps would cost in full batches; nothing beside an epsilon without a bound."""
+    found = one.guarantee
+    if found is None or found.epsilon is None or found.unamplified_epsilon is None:
+        return "—"
+    return up(found.unamplified_epsilon)
 
 
 @router.get("/compare/curves")
@@ -202,18 +209,21 @@ def _offered(connection: Connection, viewer: Caller) -> list[str]:
 
 def _compared(connection: Connection, row: Row[Any], delta: float) -> Compared:
     guarantee, reason = None, ""
+    dataset = lookups.dataset_of(connection, row)
+    counts, corrected = run_counts(connection, row.id, dataset.dataset_size), False
     try:
+        facts = run_facts(connection, row, dataset)
+        counts, corrected = facts.accounts[-1], facts.corrected is not None
         guarantee = run_guarantee(connection, row.name, Question(delta=delta))
     except (InvalidRequestError, TooExpensiveError) as error:
         reason = error.detail
-    dataset = lookups.dataset_of(connection, row)
-    counts = run_counts(connection, row.id, dataset.dataset_size)
     by_steps = sorted(counts.steps.items(), key=lambda one: -one[1])
     return Compared(
         run=views.run_answer(connection, row),
         guarantee=guarantee,
         reason=reason,
         settings=[(event_fields(event), steps) for event, steps in by_steps],
+        corrected=corrected,
     )
 
 
@@ -262,7 +272,8 @@ def _cell(one: Compared, names: Sequence[str] | None) -> str:
             told = [fields[name] for name in names]
         lines.append(" · ".join([*([", ".join(told)] if told else []), many(steps, "step")]))
     more = len(one.settings) - len(lines)
-    return "\n".join([*lines, *([f"and {more} more"] if more else [])]) or "—"
+    beyond = [f"and {more} more"] if more else []
+    return "\n".join([*lines, *beyond, *(["as corrected"] if one.corrected else [])]) or "—"
 
 
 _KINDS: Final = ("mechanism", "sampling")
@@ -271,12 +282,12 @@ _LINES: Final[tuple[tuple[str, Callable[[Compared], str]], ...]] = (
     ("Branches", lambda one: count(len(one.run.branches))),
     ("Shown", lambda one: words(one.run.release)),
     ("Neighbours", _headline(lambda found: found.neighboring_relation.replace("_", " "))),
-    ("Accountant", _headline(lambda found: found.accountant)),
+    ("Accountant", _headline(lambda found: accountant_words(found.accountant))),
     ("Bound", _headline(lambda found: found.bound)),
     ("Theorems", _headline(lambda found: "\n".join(found.theorems))),
     ("Status", _headline(lambda found: found.status)),
     ("Assumptions", _headline(lambda found: ", ".join(found.assumptions).replace("_", " "))),
-    ("Holds for", _headline(lambda found: found.valid_for.replace("_", " "))),
+    ("Holds for", _headline(lambda found: schedule_words(found.valid_for))),
     ("Sampling", lambda one: one.run.sampling_status),
     ("Outside the guarantee", _outside),
     ("Corrections", _headline(lambda found: count(found.corrections))),

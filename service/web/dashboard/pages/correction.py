@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, Row
 
 from service.errors import (
     ConflictError,
@@ -20,7 +20,13 @@ from service.errors import (
 from service.guarantees.noise_schedule import event_words
 from service.identity.authentication import Caller
 from service.ledger import lookups, views
-from service.ledger.corrections import Correct, CorrectionAnswer, latest_span, list_corrections
+from service.ledger.corrections import (
+    Correct,
+    CorrectionAnswer,
+    RecordedSpan,
+    latest_uncorrected_span,
+    list_corrections,
+)
 from service.ledger.findings import contradicting_sampling
 from service.operations.correction_preview import CorrectionPreview, preview_correction
 from service.schemas.event_codec import canonical, event_of
@@ -46,7 +52,7 @@ _REFUSALS: Final = (
 def correction_page(
     run: RunName, request: Request, database: Database, viewer: PageOwner
 ) -> Response:
-    """The form, on the steps of the latest branch; and the corrections that there are."""
+    """The form, on the last steps that are not corrected; and the corrections that there are."""
     return _page(run, request, database, viewer, None)
 
 
@@ -98,6 +104,16 @@ def _really(one: CorrectionAnswer, dataset_size: int) -> str:
     return event_words(event_of(canonical(parts), dataset_size))
 
 
+def _to_correct(connection: Connection, run: Row[Any]) -> tuple[Row[Any], RecordedSpan | None]:
+    """The latest branch, unless all its steps are corrected; and its last steps that are not."""
+    branches = lookups.branches_of(connection, run)[::-1]
+    for branch in branches:
+        span = latest_uncorrected_span(connection, branch)
+        if span is not None or branch.next_step == branch.from_step:
+            return branch, span
+    return branches[0], None
+
+
 def _page(
     name: str,
     request: Request,
@@ -112,12 +128,11 @@ def _page(
         row = lookups.find_run(connection, name)
         run = views.run_answer(connection, row)
         done, _ = list_corrections(connection, row.id, after=0, size=CORRECTIONS_SHOWN)
-        latest = lookups.branches_of(connection, row)[-1]
-        span = latest_span(connection, latest)
+        branch, span = _to_correct(connection, row)
         detected = contradicting_sampling(connection, row.id)
         size = lookups.dataset_of(connection, row).dataset_size
     recorded = "" if span is None else event_words(event_of(span.content, size))
-    blank = ending_form.blank_correction(latest.name, span, detected)
+    blank = ending_form.blank_correction(branch.name, span, detected)
     return render(
         request,
         "correction.html",
@@ -126,6 +141,7 @@ def _page(
         run=run,
         form=form or ShownForm(blank),
         recorded=recorded,
+        corrected=span is None and branch.next_step > branch.from_step,
         detected=detected is not None,
         preview=preview,
         done=[(one, _really(one, size)) for one in done],

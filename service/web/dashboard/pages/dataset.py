@@ -36,7 +36,7 @@ from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard import glossary, lineage_chart, spending_chart
 from service.web.dashboard.forms import budget_form
 from service.web.dashboard.forms.budget_form import AcceptForm, AdmissionForm, LimitForm
-from service.web.dashboard.pages.incidents import incident_rights
+from service.web.dashboard.pages.incidents import incident_rights, with_advice
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
 from service.web.dashboard.viewer import PageOwner, PageTrainer, PageViewer, PostedForm
@@ -281,10 +281,7 @@ def _found(
         "guarantee": None,
         "delta": at,
         "changes": changes[::-1],
-        "incidents": [
-            (one, glossary.advice_of(one), glossary.detail_of(one))
-            for one in handled(connection, happened)
-        ],
+        "incidents": with_advice(connection, handled(connection, happened)),
         "incidents_total": total,
         **incident_rights(viewer),
         "reservations": held,

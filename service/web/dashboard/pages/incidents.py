@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Query, Request, Response
@@ -16,8 +16,13 @@ from service.formatting import words
 from service.identity.authentication import Caller
 from service.identity.keys import Role
 from service.ledger.append.write_access import run_in_write_transaction
-from service.ledger.incidents import Kind
-from service.operations.incident_inbox import HandledIncident, IncidentFilter, handled
+from service.ledger.incidents import IncidentAnswer, Kind
+from service.operations.incident_inbox import (
+    HandledIncident,
+    IncidentFilter,
+    endless_limits,
+    handled,
+)
 from service.operations.incident_notes import (
     Action,
     NewIncidentNote,
@@ -36,6 +41,7 @@ from service.web.dashboard.viewer import PageTrainerOrApprover, PageViewer, Post
 from service.web.parameters import Database, IncidentId
 from service.web.strict_requests import expensive
 
+AnyIncident = TypeVar("AnyIncident", bound=IncidentAnswer)
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _KINDS: Final = [("", "any"), *((kind.value, words(kind).lower()) for kind in Kind)]
 # The most serious first, and of those that are equally serious the newest.
@@ -88,18 +94,26 @@ def _found(database: Engine, viewer: Caller, asked: _Inbox) -> dict[str, Any]:
     """All that the page shows."""
     with snapshot(database) as connection:
         part = listing.part_of(connection, asked.rows(viewer), incidents, asked, _SORTS)
-        told = handled(connection, part.rows)
+        rows = with_advice(connection, handled(connection, part.rows))
         keys = _keys(connection, viewer) if viewer.may(Role.ADMIN) else []
     return {
         "asked": asked,
         "part": part,
-        "rows": [(one, glossary.advice_of(one), glossary.detail_of(one)) for one in told],
+        "rows": rows,
         "kinds": _KINDS,
         "keys": keys,
         **incident_rights(viewer),
         "back": asked.address(after=asked.after, before=asked.before).partition("?")[2],
         "refused": ("", "", ""),  # an incident, what was said of it, and what is wrong with that
     }
+
+
+def with_advice(
+    connection: Connection, told: Sequence[AnyIncident]
+) -> list[tuple[AnyIncident, glossary.Advice, list[str]]]:
+    """Each incident with what to do about it now, and its details in words."""
+    endless = endless_limits(connection, told)
+    return [(one, glossary.advice_of(one, endless), glossary.detail_of(one)) for one in told]
 
 
 def incident_rights(viewer: Caller) -> dict[str, bool]:
@@ -185,17 +199,16 @@ def incident_file(
     """Every incident that is asked for, as CSV."""
 
     def lines(connection: Connection, rows: Sequence[Row[Any]]) -> Iterator[Sequence[Any]]:
-        for one in handled(connection, rows):
-            yield _line(one)
+        for one, advice, details in with_advice(connection, handled(connection, rows)):
+            yield _line(one, advice, details)
 
     return listing.csv_answer(request, viewer, _HEADS, asked.rows(viewer), incidents, lines)
 
 
-def _line(one: HandledIncident) -> Sequence[Any]:
-    advice = glossary.advice_of(one)
+def _line(one: HandledIncident, advice: glossary.Advice, details: Sequence[str]) -> Sequence[Any]:
     last = one.notes[-1] if one.notes else None
     noted = (None, None, None) if last is None else (last.by, last.noted_at, last.text)
     return (
         one.id, one.kind.value, one.dataset, one.run, one.occurred_at, one.state, one.assignee,
-        advice.means, advice.do, "; ".join(glossary.detail_of(one)), len(one.notes), *noted,
+        advice.means, advice.do, "; ".join(details), len(one.notes), *noted,
     )  # fmt: skip

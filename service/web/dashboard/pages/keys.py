@@ -83,7 +83,7 @@ def keys_page(
     request: Request, database: Database, viewer: PageAdmin, asked: Annotated[_Keys, Query()]
 ) -> Response:
     """Keys, those that work first, and the form of a new one."""
-    blank = key_form.BLANK_KEY
+    blank = _blank_key(request, viewer)
     if request.app.state.keys.start_token is not None:
         blank = blank | key_form.FIRST_ADMIN_KEY
     return _list(request, database, viewer, ShownForm(blank), asked=asked)
@@ -108,7 +108,7 @@ def create_key(
         shown = ShownForm.refused(form, error, key_form.NEW_KEY_FIELDS)
         return _list(request, database, viewer, shown, status=_status(error))
     request.app.state.keys.changed()  # the first key ends the start token, also on this page
-    blank = ShownForm(key_form.BLANK_KEY)
+    blank = ShownForm(_blank_key(request, viewer))
     return _list(request, database, viewer, blank, secret=secret, first=first)
 
 
@@ -165,6 +165,11 @@ def revoke_key(
     return RedirectResponse(f"/keys/{key}", HTTPStatus.SEE_OTHER)
 
 
+def _blank_key(request: Request, viewer: Caller) -> dict[str, str]:
+    """The form of a new key, for the only person whose keys the viewer may create."""
+    return key_form.BLANK_KEY | {"person": only_person(request, viewer) or ""}
+
+
 def _status(error: LedgerError) -> HTTPStatus:
     wrong = isinstance(error, InvalidRequestError)
     return HTTPStatus.UNPROCESSABLE_ENTITY if wrong else HTTPStatus.CONFLICT
@@ -198,6 +203,7 @@ def _list(
         form=form,
         secret=secret,
         first=first,
+        own_person=only_person(request, viewer),
     )
 
 
@@ -226,5 +232,6 @@ def _one(
         secret=told.secret,
         first=False,
         rotation=told.rotation,
+        rotated_by_operator=only_person(request, viewer) not in (None, found.person),
         revocation=told.revocation,
     )

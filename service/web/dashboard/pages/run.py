@@ -20,7 +20,7 @@ from service.guarantees.replay import correction_count
 from service.guarantees.run_progress import Growth, Growths
 from service.identity.authentication import Caller, KeyRing
 from service.ledger import lookups, views
-from service.ledger.corrections import latest_span
+from service.ledger.corrections import latest_span, latest_uncorrected_span
 from service.ledger.findings import FindingAnswer, SamplingFound, list_findings
 from service.ledger.incidents import INCIDENT_ROWS, IncidentAnswer, incident_answer
 from service.operations.event_feed import Feed
@@ -33,7 +33,8 @@ from service.trace_context import trace_of
 from service.transparency.audit_answers import AuditAnswer
 from service.transparency.audits import list_audits
 from service.web.certificate_issue import CertificateQuery, issued
-from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES, advice_of, detail_of
+from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
+from service.web.dashboard.pages.incidents import with_advice
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
 from service.web.dashboard.viewer import PageViewer, browser_session, session_token, signed_in
@@ -126,7 +127,9 @@ def run_page(run: RunName, request: Request, database: Database, viewer: PageVie
         happened = chronicle(connection, found.run)
         corrections = correction_count(connection, found.run)
         contradicted = answer.sampling_status == "contradicted"
+        told = with_advice(connection, happened.incidents)
         last_recorded = _last_recorded(connection, found) if contradicted else ""
+        corrected_all = corrections > 0 and _is_corrected(connection, found)
     return render(
         request,
         "run.html",
@@ -138,7 +141,8 @@ def run_page(run: RunName, request: Request, database: Database, viewer: PageVie
         happened=happened,
         corrections=corrections,
         last_recorded=last_recorded,
-        incidents=[(one, advice_of(one), detail_of(one)) for one in happened.incidents],
+        corrected_all=corrected_all,
+        incidents=told,
         closed=CLOSED,
         **_told(answers_of(request).get(*_question("guarantee", found))),
     )
@@ -148,6 +152,12 @@ def _last_recorded(connection: Connection, found: _Found) -> str:
     """What the last steps of the latest branch were recorded as; empty without steps."""
     span = latest_span(connection, lookups.branches_of(connection, found.run)[-1])
     return "" if span is None else event_words(event_of(span.content, found.dataset.dataset_size))
+
+
+def _is_corrected(connection: Connection, found: _Found) -> bool:
+    """Whether every recorded step of a run is corrected."""
+    every = lookups.branches_of(connection, found.run)
+    return all(latest_uncorrected_span(connection, one) is None for one in every)
 
 
 @router.get("/runs/{run}/guarantee")

@@ -172,7 +172,7 @@
     const list = document.getElementById("sentences");
     const items = told.curve.profile.length ? told.sentences.map((one) => one.text) : [];
     const middle = items.length > 1 ? [items[1], items[0], ...items.slice(2)] : items;
-    const since = "Of the first " + charts.count(told.curve.steps) + " steps.";
+    const since = "After " + charts.count(told.curve.steps) + " steps.";
     list.replaceChildren(...[...middle, told.advantage + " " + since].map(function (text, index, all) {
       const item = document.createElement("li");
       item.textContent = text;
