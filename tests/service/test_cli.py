@@ -88,11 +88,17 @@ def test_epsilon_is_answered_as_a_table_and_never_rounded_down(
 ) -> None:
     result = command("epsilon", ledger(DOCUMENT), "--delta", "1e-5")
     assert result.exit_code == 0
-    rows = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()}
+    lines = result.stdout.splitlines()
+    rows = {line.split()[0]: line.split()[1] for line in lines}
     assert rows["epsilon"] == "2.37956"
     assert rows["epsilon_lower"] == "2.37955"
     assert rows["delta"] == "1e-05"
     assert rows["bound"] == "poisson-gaussian"
+    (unamplified,) = [line for line in lines if line.startswith(" unamplified")]
+    assert unamplified.endswith(" (epsilon if every batch had held every record)")
+    assert rows["alternative"] > rows["epsilon"]
+    assert lines[-1].startswith("The guarantee is epsilon; each alternative is what another ")
+    assert '"unamplified" is' in " ".join(command("epsilon", "--help").stdout.split())
 
 
 def test_epsilon_of_a_document_is_that_of_the_service(
