@@ -23,6 +23,7 @@ BACKOFF_SECONDS: Final = 0.5  # the longest first wait; it doubles from one to t
 BACKOFF_SECONDS_MAX: Final = 10.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a trainer is not held longer by one answer
 
+_UNAUTHORIZED: Final = 401
 _LATER: Final = 429  # and all from 500 on: the request may be answered otherwise later
 # Not the module's generator: a trainer's seeded random numbers must not depend on the network.
 _JITTER: Final = random.SystemRandom()
@@ -200,13 +201,30 @@ class Transport:
         given: Mapping[str, str],
     ) -> "httpx.Response":
         try:
-            url, headers = self._addressed(path)
-            headers = {**headers, **given}
-            return self._http.request(method, url, params=query, json=body, headers=headers)
+            address = self._addressed(path)
+            response = self._request_once(method, address, query, body, given)
+            if response.status_code == _UNAUTHORIZED and address != (now := self._addressed(path)):
+                # The service was starting, and has said since where its token is; or the file of
+                # the key has another one.
+                response = self._request_once(method, now, query, body, given)
+            return response
         except RuntimeError:  # another thread may have closed it at any moment
             if not self._http.is_closed:
                 raise
             raise DPLedgerError({"title": "The client was closed"}, 0) from None
+
+    def _request_once(
+        self,
+        method: str,
+        address: tuple[str, dict[str, str]],
+        query: Mapping[str, Any] | None,
+        body: Mapping[str, Any] | None,
+        given: Mapping[str, str],
+    ) -> "httpx.Response":
+        url, headers = address
+        return self._http.request(
+            method, url, params=query, json=body, headers={**headers, **given}
+        )
 
     def _unanswered(self, error: "httpx.RequestError") -> Unavailable:
         """No answer came from this address; where it could not be reached, what to look at."""

@@ -35,12 +35,23 @@ def _document(file: Path) -> Any:
     except OSError as error:
         raise failed(f"{file}: {error.strerror}") from None
     try:
-        return LedgerDocument.model_validate(parse_json(body, where=str(file)))
+        content = parse_json(body, where=str(file))
+        if problem := _problem(content):
+            raise failed(f"{file}: the service refused the request: {problem}")
+        return LedgerDocument.model_validate(content)
     except ValidationError as error:
         fault = fault_list(list(error.errors()))[0]
         raise failed(f"{file}: {fault['location']}: {fault['message']}") from None
     except LedgerError as error:
         raise failed(error.detail) from None
+
+
+def _problem(content: Any) -> str | None:
+    """What a problem document says that was saved in place of a ledger; None if it is another."""
+    kind = content.get("type") if isinstance(content, dict) else None
+    if not (isinstance(kind, str) and kind.startswith("/problems/")):
+        return None
+    return f"{content.get('title')}. {content.get('detail')}"
 
 
 def epsilon(

@@ -121,6 +121,14 @@ def test_epsilon_of_a_document_is_that_of_the_service(
         assert json.loads(result.stdout) == answer | {"sequence": 0}
 
 
+def test_a_refusal_that_was_saved_in_place_of_a_ledger_is_said(
+    api: httpx.Client, ledger: Callable[[object], Path]
+) -> None:
+    refused = ledger(api.get("/v1/runs/none/ledger").json())
+    said = cause(command("epsilon", refused, "--delta", "1e-5"))
+    assert said == f"{refused}: the service refused the request: Not found. There is no such run."
+
+
 def test_a_document_without_a_bound_says_why(ledger: Callable[[object], Path]) -> None:
     none = DOCUMENT["events"][0] | {"mechanism": {"kind": "none"}}
     result = command("epsilon", ledger(DOCUMENT | {"events": [none]}), "--delta", "1e-5")
