@@ -62,13 +62,14 @@ def test_an_interrupted_demo_leaves_no_file_and_no_service(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     process = subprocess.Popen(
-        COMMAND, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        COMMAND, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
     deadline = time.monotonic() + SECONDS
     while not list(tmp_path.glob("dpledger-demo-*/demo.db")) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to its service, too
     _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == demo.EXIT_INTERRUPTED, said
     assert said == "Interrupted; the demo left nothing behind.\n"
