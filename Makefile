@@ -7,8 +7,9 @@ RUNNABLE := $(VENV)/.runnable
 SOURCES := pyproject.toml client/pyproject.toml constraints.txt
 # Processes that run tests.
 WORKERS ?= 2
-# Each training framework has an environment and a folder of tests of its own.
-FRAMEWORKS := $(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrations/*/requirements.txt)))
+# Each training framework has an environment and a folder of tests of its own. Airflow is not among
+# them, as it brings 130 packages and takes some minutes: make test-with-airflow.
+FRAMEWORKS := $(filter-out airflow,$(notdir $(patsubst %/requirements.txt,%,$(wildcard tests/integrations/*/requirements.txt))))
 
 OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEMETRY_ENABLED=0
 

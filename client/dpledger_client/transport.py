@@ -26,6 +26,7 @@ BACKOFF_SECONDS_MAX: Final = 10.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0  # a trainer is not held longer by one answer
 
 DATASET_HEADER: Final = "X-Ledger-Dataset"
+_UNAUTHORIZED: Final = 401
 _LATER: Final = 429  # and all from 500 on: the request may be answered otherwise later
 # Not the module's generator: a trainer's seeded random numbers must not depend on the network.
 _JITTER: Final = random.SystemRandom()
@@ -216,13 +217,29 @@ class Transport:
         given: Mapping[str, str],
     ) -> "httpx.Response":
         try:
-            url, headers = self._addressed(path)
-            headers = {**headers, **self._told, **given}
-            return self._http.request(method, url, params=query, json=body, headers=headers)
+            address = self._addressed(path)
+            response = self._request_once(method, address, query, body, given)
+            if response.status_code == _UNAUTHORIZED and address != (now := self._addressed(path)):
+                # The service was starting, and has said since where its token is; or the file of
+                # the key has another one.
+                response = self._request_once(method, now, query, body, given)
+            return response
         except RuntimeError:  # another thread may have closed it at any moment
             if not self._http.is_closed:
                 raise
             raise DPLedgerError({"title": "The client was closed"}, 0) from None
+
+    def _request_once(
+        self,
+        method: str,
+        address: tuple[str, dict[str, str]],
+        query: Mapping[str, Any] | None,
+        body: Mapping[str, Any] | None,
+        given: Mapping[str, str],
+    ) -> "httpx.Response":
+        url, headers = address
+        headers = {**headers, **self._told, **given}
+        return self._http.request(method, url, params=query, json=body, headers=headers)
 
     def _unanswered(self, error: "httpx.RequestError") -> Unavailable:
         """No answer came from this address; where it could not be reached, what to look at."""

@@ -4,19 +4,22 @@ The call registers the run with its plan and budget, which reserves all steps of
 refusal fails the task at once, with the problem's text, so that the training never starts. Without
 an answer the task is retried: the same request reserves once. The training task gets the request
 from XCom, and `start_run(None, ..., reserved=...)` takes what was reserved. The last task ends the
-run, however the training ended, which returns what was not used.
+run, however the training ended, which returns what was not used. It is a teardown: a DAG run whose
+training failed, or was refused, has failed, though its last task has not.
 
-It needs DPLEDGER_URL and DPLEDGER_API_KEY in the environment of the workers.
+It needs DPLEDGER_URL and DPLEDGER_API_KEY in the environment of the workers, httpx in Airflow's
+environment, and train.py, with what it imports, beside this file.
 """
 
 import hashlib
 import json
 import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
-from airflow.sdk import dag, get_current_context, task
+from airflow.sdk import dag, get_current_context, task, teardown
 from airflow.sdk.exceptions import AirflowFailException
 
 DATASET = "letters"
@@ -96,11 +99,15 @@ def train_with_budget() -> None:
     def reserve_budget() -> str:
         return reserve(get_current_context()["run_id"])
 
-    @task.bash(env={"DPLEDGER_RUN": "{{ ti.xcom_pull('reserve_budget') }}"}, append_env=True)
+    @task.bash(
+        env={"DPLEDGER_RUN": "{{ ti.xcom_pull('reserve_budget') }}"},
+        append_env=True,
+        cwd=str(Path(__file__).parent),
+    )
     def train() -> str:
         return 'python train.py  # start_run(None, "letters", reserved=..., resume="allow")'
 
-    @task(trigger_rule="all_done")
+    @teardown
     def return_rest() -> None:
         release(get_current_context()["run_id"])
 

@@ -1,6 +1,7 @@
 """The command audit: who did what, from the logs of acts."""
 
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,7 +40,8 @@ def audit(
                 if entries and by is not None
                 else _acts(connection, dataset, by)
             )
-            for line in lines:
+            head, first = next(lines), list(islice(lines, 1))  # a refusal comes before the head
+            for line in chain([head], first, lines):
                 typer.echo("\t".join(line))
     except LedgerError as error:
         raise failed(error.detail) from None

@@ -26,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import accounting
+from service.cli import EXIT_INTERRUPTED
 from service.identity.start_token import StartToken
 from service.schemas.ledger_document import LedgerDocument
 from service.schemas.requests import accepted_statuses, relation_of
@@ -60,7 +61,6 @@ _AGREEMENT: Final = 1e-9  # relative; same code and ledger, but two processes ma
 
 EXIT_FAILED: Final = 1
 EXIT_MISSING: Final = 2
-EXIT_INTERRUPTED: Final = 130
 
 WHY: Final = (
     "Both runs took the same {steps} steps with the same noise. Poisson sampling hides which "

@@ -13,6 +13,10 @@ from service.formatting import lower, upper
 
 WIDE: Final = 140  # columns, from which on a theorem has one line
 
+_UNAMPLIFIED: Final = " (epsilon if every batch had held every record)"
+_ALTERNATIVE: Final = (
+    "The guarantee is epsilon; each alternative is what another theorem gives for the same steps."
+)
 _OUTSIDE: Final = {
     "batch_sizes": "the verdict on the batch sizes",
     "audit": "the result of an audit with the records of people",
@@ -31,12 +35,23 @@ def _document(file: Path) -> Any:
     except OSError as error:
         raise failed(f"{file}: {error.strerror}") from None
     try:
-        return LedgerDocument.model_validate(parse_json(body, where=str(file)))
+        content = parse_json(body, where=str(file))
+        if problem := _problem(content):
+            raise failed(f"{file}: the service refused the request: {problem}")
+        return LedgerDocument.model_validate(content)
     except ValidationError as error:
         fault = fault_list(list(error.errors()))[0]
         raise failed(f"{file}: {fault['location']}: {fault['message']}") from None
     except LedgerError as error:
         raise failed(error.detail) from None
+
+
+def _problem(content: Any) -> str | None:
+    """What a problem document says that was saved in place of a ledger; None if it is another."""
+    kind = content.get("type") if isinstance(content, dict) else None
+    if not (isinstance(kind, str) and kind.startswith("/problems/")):
+        return None
+    return f"{content.get('title')}. {content.get('detail')}"
 
 
 def epsilon(
@@ -45,7 +60,11 @@ def epsilon(
     accountant: Annotated[str, typer.Option(help="best, pld, rdp, gdp or odometer")] = "best",
     as_json: Annotated[bool, typer.Option("--json", help="the guarantee as JSON")] = False,
 ) -> None:
-    """Recompute the guarantee of a ledger document, offline."""
+    """Recompute the guarantee of a ledger document, offline.
+
+    The guarantee is "epsilon". "unamplified" is what it would be if every batch had held every
+    record; each "alternative" is what another theorem gives for the same steps, with its status.
+    """
     from accounting.math_library import InaccurateLibraryError
     from service.cli.calculations import account_document
 
@@ -128,7 +147,7 @@ def _show(answer: Any) -> None:
     rows += [(name, str(getattr(answer, name))) for name in plain]
     rows.append(("assumptions", ", ".join(answer.assumptions) or "none"))
     if answer.unamplified_epsilon is not None:
-        rows.append(("unamplified", upper(answer.unamplified_epsilon)))
+        rows.append(("unamplified", upper(answer.unamplified_epsilon) + _UNAMPLIFIED))
     rows += [
         ("alternative", f"{upper(other.epsilon)} {other.bound} ({other.status})")
         for other in answer.alternatives
@@ -136,6 +155,8 @@ def _show(answer: Any) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         typer.echo(f" {name:{width}}  {value}")
+    if answer.alternatives:
+        typer.echo(_ALTERNATIVE)
     if (smaller := answer.smaller_bound) is not None:
         typer.echo(
             f"{smaller.bound} proves epsilon {upper(smaller.epsilon)} at delta {smaller.delta!r}. "

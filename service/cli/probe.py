@@ -20,7 +20,7 @@ def probe(
     try:
         _OPENER.open(f"http://127.0.0.1:{port}{_PATH}", timeout=_SECONDS).close()
     except HTTPError as error:
-        typer.echo(error.read().decode("utf-8", "replace"), err=True)
+        typer.echo(error.read().decode("utf-8", "replace").rstrip(), err=True)
         sys.exit(1)
     except (URLError, OSError) as error:
         typer.echo(f"The service does not answer at port {port}: {error}", err=True)

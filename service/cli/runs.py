@@ -18,6 +18,7 @@ _COLUMNS: Final = (
     "run", "dataset", "state", "steps", "sampling", "at_least", "certified", "charged", "by",
     "created",
 )  # fmt: skip
+_MISSING: Final = "-"  # in a cell
 
 
 def runs(
@@ -32,8 +33,9 @@ def runs(
     """List the runs of a service, the oldest first.
 
     "certified" is the proved epsilon of each run alone, and "at_least" its lower end; both hold if
-    no step depended on earlier answers. "charged" is the share of the run's own budget. The key
-    comes from DPLEDGER_API_KEY.
+    no step depended on earlier answers. "charged" is the share of the run's own budget that its
+    steps have used; "-" is a run without a budget of its own, of which `dpledger watch RUN` says
+    what its dataset was charged. The key comes from DPLEDGER_API_KEY.
     """
     try:
         found = _with_certified(Service(url), dataset=dataset, state=state, by=by)
@@ -63,16 +65,16 @@ def _with_certified(service: Service, **asked: str | None) -> list[dict[str, Any
 
 def _cells(run: dict[str, Any]) -> tuple[str, ...]:
     certified, budget = run["certified"], run["budget"]
-    at_least = at_most = charged = ""
+    at_least = at_most = charged = _MISSING
     if certified is not None:
         lower_end, upper_end = certified["epsilon_lower"], certified["epsilon"]
-        at_least = "" if lower_end is None else lower(lower_end)
+        at_least = _MISSING if lower_end is None else lower(lower_end)
         at_most = NO_BOUND if upper_end is None else upper(upper_end)
     if budget is not None:
         charged = charged_share(budget["share"])
     return (
         run["name"], run["dataset"], run["state"], str(run["steps"]), run["sampling_status"],
-        at_least, at_most, charged, run["by"] or "", run["created_at"],
+        at_least, at_most, charged, run["by"] or _MISSING, run["created_at"],
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:8000"
 PAGE_SIZE: Final = 1000
 # A dear question may wait in a line before it is worked out; a stream is silent for 15 seconds.
 _TIMEOUT_SECONDS: Final = 60.0
+_UNAUTHORIZED: Final = 401
 UrlOption = Annotated[
     str | None,
     typer.Option("--url", help=f"address of the service; or DPLEDGER_URL; default {DEFAULT_URL}"),
@@ -91,16 +92,36 @@ class Service:
             Refused: the service says why.
             AwayError: there is no answer.
         """
+        where = self._addressed()
+        try:
+            return self._sent(where, path, headers or {}, body, query)
+        except Refused as refusal:
+            if refusal.status != _UNAUTHORIZED or where == (now := self._addressed()):
+                raise
+        # The service was starting, and has said since where its token is.
+        return self._sent(now, path, headers or {}, body, query)
+
+    def _addressed(self) -> tuple[str, str | None]:
+        """Return the address and the key; found each time: the service may have ended."""
+        token = None if self._key else start_token.found(self.url)
+        return token or (self.url, self._key)
+
+    def _sent(
+        self,
+        where: tuple[str, str | None],
+        path: str,
+        headers: dict[str, str],
+        body: Json | None,
+        query: dict[str, Any],
+    ) -> IO[bytes]:
+        url, key = where
         wanted = {name: value for name, value in query.items() if value is not None}
-        url, key = self.url, self._key
-        if not key and (token := start_token.found(url)):  # each time: the service may have ended
-            url, key = token
         address = f"{url}{path}" + (f"?{urlencode(wanted, doseq=True)}" if wanted else "")
         authorization = {"Authorization": f"Bearer {key}"} if key else {}
         request = urllib.request.Request(  # noqa: S310 (the scheme was looked at)
             address,
             data=None if body is None else json.dumps(body).encode(),
-            headers=authorization | (headers or {}),
+            headers=authorization | headers,
         )
         try:
             found: IO[bytes] = self._opener.open(request, timeout=_TIMEOUT_SECONDS)

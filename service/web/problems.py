@@ -127,7 +127,15 @@ class Problem(TypedDict):
     run_steps: NotRequired[int]
 
 
-class ProblemResponse(JSONResponse):
+class JsonLine(JSONResponse):
+    """JSON with a line end: a terminal shows what comes next below it."""
+
+    def render(self, content: object) -> bytes:
+        """Return the bytes of the body."""
+        return super().render(content) + b"\n"
+
+
+class ProblemResponse(JsonLine):
     """A problem document; it notes its slug in the connection's scope, for who counts them."""
 
     media_type = MEDIA_TYPE

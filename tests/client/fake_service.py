@@ -183,8 +183,8 @@ class FakeService:
             return httpx.Response(200, json={"name": rest, "dataset_size": 1000})
         if noun == "runs" and "/" not in rest and (rest, "main") not in self.writers:
             return problem("not-found", 404)
-        on_plan = {"on_plan": self.on_plan}
-        return httpx.Response(200, json={"epsilon": 2.0, "query": query, **on_plan})
+        of_run = {"on_plan": self.on_plan, "state": self.states.get(rest, "active")}
+        return httpx.Response(200, json={"epsilon": 2.0, "query": query, **of_run})
 
     def _register(self, place: Place, writer: str, from_step: int) -> httpx.Response:
         if self.writers.setdefault(place, writer) != writer:
@@ -199,6 +199,8 @@ class FakeService:
             return problem("not-found", 404)
         if not self.from_step[parent] <= body["from_step"] <= self._next_step(parent):
             return problem("out-of-sequence", 409, expected_step=self._next_step(parent))
+        if run in self.states:
+            self.states[run] = "active"
         return self._register((run, body["name"]), body["writer"], body["from_step"])
 
     def _reserve(self, place: Place, body: dict[str, Any]) -> httpx.Response:

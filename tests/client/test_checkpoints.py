@@ -199,7 +199,7 @@ def test_leases_that_a_rewind_cannot_return_are_left_to_its_spool(
     run = start(client)
     step(run, steps=4)
     old = Path(str(run.spool))
-    service.faults.extend([answered] * 4 + FAIL)  # the steps, twice, the branch, the run
+    service.faults.extend([answered] * 5 + FAIL)  # steps, twice; run, branch, run
     run.load_state_dict({**run.state_dict(), "next_step": 1})
     service.faults.clear()
     assert run.next_step == 1

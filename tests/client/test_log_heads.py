@@ -243,6 +243,23 @@ def test_another_ledger_at_the_same_address_is_told_and_its_head_not_taken(
     assert head.path.read_bytes() == before
 
 
+def test_a_service_with_another_key_is_told_with_what_to_do(
+    client: Client, serve: Serve, spool: Path, tmp_path: Path
+) -> None:
+    create(client)
+    before = head_of(client, spool)
+    before.compare()
+    Signer.create(tmp_path / "other_key")
+    with serve(signing_key_file=tmp_path / "other_key") as address, Client(address) as other:
+        head = head_of(other, spool)
+        before.path.rename(head.path)
+        with pytest.warns(LedgerRewritten, match=r"signs with another key .* delete the file "):
+            head.compare()
+        head.path.unlink()
+        head.compare()
+        assert kept(spool)["public_key"] != client._transport.get(head._route)["public_key"]
+
+
 def test_a_generation_that_is_over_does_not_come_again(client: Client, spool: Path) -> None:
     create(client)
     head = head_of(client, spool)

@@ -356,3 +356,21 @@ def refusals(address: str) -> list[str]:
     answer = httpx.get(f"{address}/v1/datasets/data/incidents", headers=AS_ADMIN)
     found = [one["kind"] for one in answer.json()["incidents"]]
     return [kind for kind in found if kind == "refusal"]
+
+
+@pytest.mark.parametrize("mode", ["leased", "strict"])
+def test_a_finished_run_stays_finished_if_no_more_steps_fit(client: Client, mode: Any) -> None:
+    create(client, budget=BUDGET)
+    with client.start_run("run", "data", mode=mode, mechanism=NOISE, sampling=FULL) as run:
+        run.step()
+    strong = gaussian(noise_multiplier=0.01)
+    for kept in ("finished", "aborted"):
+        with (
+            client.start_run("run", "data", mode=mode, resume="allow", sampling=FULL) as again,
+            pytest.raises(BudgetExhausted, match="Run run has taken 1 step"),
+        ):
+            again.step(mechanism=strong)
+        assert client.run("run")["state"] == kept
+        again = client.start_run("run", "data", mode=mode, resume="allow")
+        again.finish("aborted")
+    assert client.dataset("data")["reserved"] == 0

@@ -2,13 +2,15 @@
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import dpledger_client as dp
 import pytest
 from dpledger_client import Client
 
+from tests.client.conftest import AtExit
 from tests.client.fake_service import FakeService, answered
-from tests.client.samples import FAIL, observe, start, step
+from tests.client.samples import FAIL, QUIET, SAMPLING, observe, start, step
 from tests.client.test_sync import killed
 
 
@@ -121,3 +123,56 @@ def test_a_failing_take_over_sends_everything_once_at_last(
     step(again)
     again.finish()
     assert (service.recorded, service.held) == (6, 0)
+
+
+@pytest.mark.parametrize("end", ["finished", "stopped_at_budget", "aborted"])
+@pytest.mark.parametrize("mode", ["leased", "strict"])
+def test_a_run_that_had_ended_keeps_its_end_if_no_more_steps_fit(
+    service: FakeService, client: Client, at_exit: AtExit, mode: str, end: Any
+) -> None:
+    service.steps_max = 5
+    run = start(client)
+    step(run, steps=5)
+    state = run.state_dict()
+    run.finish(end)
+    with start(client, state=state, mode=mode) as again, pytest.raises(dp.BudgetExhausted):
+        step(again)
+    assert service.states == {"run": end}
+    again = start(client, state=state, mode=mode)
+    again.load_state_dict({**state, "next_step": 3})
+    again.finish()
+    assert service.states == {"run": end}
+    start(client, state=state, mode=mode)
+    at_exit.run()
+    assert service.states == {"run": end}
+    start(client, state=state, mode=mode).finish("interrupted")
+    assert service.states == {"run": "interrupted"}
+
+
+@pytest.mark.parametrize("mode", ["leased", "strict"])
+def test_a_run_that_had_ended_and_took_a_step_ends_anew(
+    service: FakeService, client: Client, mode: str
+) -> None:
+    service.steps_max = 6
+    with start(client) as run:
+        step(run, steps=5)
+        state = run.state_dict()
+    with start(client, state=state, mode=mode) as again:
+        step(again)
+        with pytest.raises(dp.BudgetExhausted):
+            step(again)
+    assert service.states == {"run": "stopped_at_budget"}
+
+
+def test_a_run_that_had_ended_and_was_charged_a_step_ends_anew(
+    service: FakeService, client: Client
+) -> None:
+    with start(client) as run:
+        step(run, steps=5)
+        state = run.state_dict()
+        run.finish("aborted")
+    again = start(client, state=state, mode="strict", mechanism=QUIET, sampling=SAMPLING)
+    again.admit(2)  # spent, though they are not taken
+    again.finish()
+    assert service.states == {"run": "finished"}
+    assert len(service.steps["run", again.branch]) == 2

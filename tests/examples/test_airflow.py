@@ -30,7 +30,7 @@ def decorated(*given: Any, **_: Any) -> Any:
 @pytest.fixture
 def example(address: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     sdk, exceptions = ModuleType("airflow.sdk"), ModuleType("airflow.sdk.exceptions")
-    vars(sdk).update(dag=decorated, task=decorated, get_current_context=dict)
+    vars(sdk).update(dag=decorated, task=decorated, get_current_context=dict, teardown=decorated)
     vars(exceptions).update(AirflowFailException=RefusedError)
     for module in (ModuleType("airflow"), sdk, exceptions):
         monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -18,12 +18,22 @@ def test_the_session_runs_to_its_last_line(wheels: list[Path], tmp_path: Path) -
     assert printed[-1] == "nothing is broken"
     installed = tmp_path / ".venv" / "lib"
     assert next(installed.rglob("service/py.typed"))  # it is the wheel that was tried
+    assert untracked(tmp_path) == {".local/", "serve.log"}  # of a home, and of this test
     broken = README.replace("certificate.json --public-key", "ledger.json --public-key")
     assert broken != README
     (tmp_path / "second").mkdir()
     (tmp_path / "second" / ".venv").symlink_to(tmp_path / ".venv")
     with pytest.raises(session.SessionError, match="verify"):
         session.follow(tmp_path / "second", broken)
+
+
+def untracked(folder: Path) -> set[str]:
+    """What git would list of a folder in a clone of this repository."""
+    ignored = (session.README.parent / ".gitignore").read_text(encoding="utf-8")
+    (folder / ".gitignore").write_text(f"{ignored}.gitignore\n", encoding="utf-8")
+    release.run("git", "init", "--quiet", folder=folder)
+    listed = release.run("git", "status", "--short", folder=folder)
+    return {line.removeprefix("?? ") for line in listed.splitlines()}
 
 
 def test_the_client_alone_brings_httpx_and_nothing_of_the_service(

@@ -88,11 +88,17 @@ def test_epsilon_is_answered_as_a_table_and_never_rounded_down(
 ) -> None:
     result = command("epsilon", ledger(DOCUMENT), "--delta", "1e-5")
     assert result.exit_code == 0
-    rows = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()}
+    lines = result.stdout.splitlines()
+    rows = {line.split()[0]: line.split()[1] for line in lines}
     assert rows["epsilon"] == "2.37956"
     assert rows["epsilon_lower"] == "2.37955"
     assert rows["delta"] == "1e-05"
     assert rows["bound"] == "poisson-gaussian"
+    (unamplified,) = [line for line in lines if line.startswith(" unamplified")]
+    assert unamplified.endswith(" (epsilon if every batch had held every record)")
+    assert rows["alternative"] > rows["epsilon"]
+    assert lines[-1].startswith("The guarantee is epsilon; each alternative is what another ")
+    assert '"unamplified" is' in " ".join(command("epsilon", "--help").stdout.split())
 
 
 def test_epsilon_of_a_document_is_that_of_the_service(
@@ -113,6 +119,14 @@ def test_epsilon_of_a_document_is_that_of_the_service(
         asked = {"delta": "1e-5", "accountant": accountant}
         answer = api.get("/v1/runs/run/guarantee", params=asked).json()
         assert json.loads(result.stdout) == answer | {"sequence": 0}
+
+
+def test_a_refusal_that_was_saved_in_place_of_a_ledger_is_said(
+    api: httpx.Client, ledger: Callable[[object], Path]
+) -> None:
+    refused = ledger(api.get("/v1/runs/none/ledger").json())
+    said = cause(command("epsilon", refused, "--delta", "1e-5"))
+    assert said == f"{refused}: the service refused the request: Not found. There is no such run."
 
 
 def test_a_document_without_a_bound_says_why(ledger: Callable[[object], Path]) -> None:

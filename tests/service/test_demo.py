@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.cli import demo
+from service.cli import EXIT_INTERRUPTED, demo
 from tests.service.browsing import browser
 from tests.service.test_keys import bearer
 
@@ -62,15 +62,16 @@ def test_an_interrupted_demo_leaves_no_file_and_no_service(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     process = subprocess.Popen(
-        COMMAND, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        COMMAND, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
     deadline = time.monotonic() + SECONDS
     while not list(tmp_path.glob("dpledger-demo-*/demo.db")) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to its service, too
     _, said = process.communicate(timeout=SECONDS)
-    assert process.returncode == demo.EXIT_INTERRUPTED, said
+    assert process.returncode == EXIT_INTERRUPTED, said
     assert said == "Interrupted; the demo left nothing behind.\n"
     # The folder is removed after the service was waited for, so this shows that both are gone.
     assert list(tmp_path.iterdir()) == []

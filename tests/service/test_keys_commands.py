@@ -193,6 +193,7 @@ def test_the_audit_lists_what_was_done_with_keys_and_with_a_dataset(
     assert (line["act"], line["by"]) == ("dataset", "officer")
     refused = command("audit", "--dataset", "unknown")
     assert (refused.exit_code, refused.stderr) == (2, "There is no such dataset.\n")
+    assert refused.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -118,3 +118,13 @@ def test_theorems_are_found_by_words() -> None:
     none = CliRunner().invoke(app, ["bounds", "no-such-theorem"])
     assert none.exit_code == 1
     assert "No theorem" in none.output
+
+
+def test_an_interrupt_while_the_command_line_is_loaded_leaves_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", "from service.cli import start; start()"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

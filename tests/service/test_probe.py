@@ -29,6 +29,8 @@ def test_a_service_that_is_not_ready_is_quoted(
     done = RUNNER.invoke(app, ["probe", "--port", port_of(address)])
     assert done.exit_code == 1
     assert '"status":404' in done.stderr
+    assert done.stderr.endswith("}\n")
+    assert not done.stderr.endswith("\n\n")
 
 
 def test_no_service_is_a_failure() -> None:

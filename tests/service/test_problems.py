@@ -110,6 +110,16 @@ def test_a_failure_of_our_own_is_a_problem_with_the_id_it_is_logged_under(
     assert (request["status"], request["path"]) == (500, "/v1/runs/run")
 
 
+def test_answers_that_a_person_asks_for_end_their_line(api: httpx.Client) -> None:
+    for path in ("/healthz", "/readyz", "/problems/not-found", "/v1/runs/none", "/none"):
+        answer = api.get(path)
+        assert answer.text.endswith("\n"), path
+        assert not answer.text.endswith("\n\n"), path
+        assert int(answer.headers["content-length"]) == len(answer.content)
+    assert api.get("/healthz").json() == {"status": "alive"}
+    assert api.get("/healthz").headers["content-type"] == "application/json"
+
+
 def test_every_request_has_an_id_of_its_own(api: httpx.Client) -> None:
     answers = [api.get("/healthz"), api.get("/v1/runs/unknown"), api.get("/healthz")]
     assert len({answer.headers["x-request-id"] for answer in answers}) == 3

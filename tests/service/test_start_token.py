@@ -229,8 +229,10 @@ def served(folder: Path) -> Iterator[Served]:
     found = Served(folder, port, serve_in(folder, port))
     try:
         assert found.process.stdout is not None
-        found.said = "".join(found.process.stdout.readline() for _ in range(3))
-        assert found.said.startswith(f"Open {found.address}/sign-in?token=")
+        found.said = "".join(found.process.stdout.readline() for _ in range(6))
+        begun = f"\ndpledger is ready.\nOpen {found.address}/sign-in?token="
+        assert found.said.startswith(begun)
+        assert found.said.endswith("\n\n")
         yield found
     finally:
         found.process.kill()
@@ -253,7 +255,7 @@ def test_two_commands_are_two_commands(tmp_path: Path, monkeypatch: pytest.Monke
             check=False, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True,
         )  # fmt: skip
         assert (listed.returncode, listed.stderr) == (0, "")
-        httpx.get(service.said.split()[1])
+        httpx.get(service.said.split("Open ")[1].split()[0])
         log = service.stop()
     assert token in service.said
     assert str(tmp_path / "work" / "dpledger.db.token") in service.said

@@ -206,3 +206,33 @@ def test_a_client_that_was_there_before_the_token_finds_it(
         token = StartToken.load_or_create(Settings().start_token_path)
         start_token.publish(token, "127.0.0.1", port)
         assert list(client.datasets()) == []
+
+
+def listed_by_service(url: str) -> object:
+    return Service(url).get("/v1/datasets")["datasets"]
+
+
+def listed_by_client(url: str) -> object:
+    with Client(url, retries=0) as client:
+        return list(client.datasets())
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "listed"),
+    [(start_token, "found", listed_by_service), (start_tokens, "find", listed_by_client)],
+)
+def test_a_request_that_came_before_the_token_is_sent_again_with_it(
+    address: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    module: Any,
+    name: str,
+    listed: Callable[[str], object],
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("DPLEDGER_API_KEY")
+    token = StartToken.load_or_create(Settings().start_token_path)
+    start_token.publish(token, "127.0.0.1", httpx.URL(address).port or 0)
+    find, answers = getattr(module, name), [None]  # it listens before it has begun
+    monkeypatch.setattr(module, name, lambda *at: answers.pop() if answers else find(*at))
+    assert listed(address) == []

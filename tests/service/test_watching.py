@@ -67,7 +67,7 @@ def test_runs_are_listed_with_what_their_budgets_say(api: httpx.Client, address:
     assert (found[0]["at_least"], found[0]["certified"], found[0]["charged"]) == (
         lower(certified["epsilon_lower"]), upper(certified["epsilon"]), percent_up(budget["share"]),
     )  # fmt: skip
-    assert (found[0]["steps"], found[1]["certified"], found[1]["charged"]) == ("100", "", "")
+    assert (found[0]["steps"], found[1]["certified"], found[1]["charged"]) == ("100", "-", "-")
     by_dataset = command("runs", "--dataset", "other", "--json", url=address)
     assert [one["name"] for one in json.loads(by_dataset.stdout)] == ["second"]
     second = api.get("/v1/runs/second").json() | {"certified": None}

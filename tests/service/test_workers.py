@@ -34,6 +34,7 @@ class Service:
             env=os.environ | {"DPLEDGER_DATABASE_URL": database_url},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            start_new_session=True,
         )
         self.address = f"http://127.0.0.1:{self.port}"
 
@@ -119,6 +120,15 @@ def test_all_end_with_the_first(service: Service, number: signal.Signals) -> Non
     until(lambda: not any(map(alive, workers)), seconds=60)
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{service.address}/healthz")
+
+
+def test_all_end_in_order_when_a_terminal_interrupts_each(service: Service) -> None:
+    workers = service.workers()
+    os.killpg(service.process.pid, signal.SIGINT)
+    _, logged = service.process.communicate(timeout=60)
+    assert service.process.returncode == 0, logged
+    assert b"Traceback" not in logged
+    assert not any(map(alive, workers))
 
 
 def test_one_says_where_to_open_it(service: Service) -> None:

@@ -87,6 +87,12 @@ class Journal:
         """The service's last answer to steps."""
         return self.outbox.reply
 
+    @property
+    def earlier_end(self) -> str | None:
+        """The end that the run had before this process resumed it, if no step was taken since."""
+        untouched = max(self.next_step, self._charged) == self.opening.first_step
+        return self.outbox.earlier_end if untouched else None
+
     def unsent(self) -> list[Span]:
         """The steps that the service has not confirmed yet."""
         with self.outbox.state:
@@ -242,7 +248,8 @@ class Journal:
         try:
             self.end(state, retries=LEAVING_RETRIES)
             if state == "left":
-                self.outbox.finish("interrupted", retries=LEAVING_RETRIES)
+                end = self.earlier_end or "interrupted"
+                self.outbox.finish(end, retries=LEAVING_RETRIES)
         except Exception as error:  # whatever it is, the spool has the steps
             LOG.warning("dpledger: steps wait in %s: %s", self.spool.path, error)
             self.close(complete=False)

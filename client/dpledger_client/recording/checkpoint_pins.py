@@ -38,6 +38,11 @@ SECONDS: Final = 600.0  # between two comparisons while a run is open
 PRIVATE: Final = 0o600
 ATTEMPTS: Final = 3  # where other processes keep heads of the same log meanwhile
 _PART: Final = ("checkpoint", "key_id", "public_key", "signature", "head", "index", "path")
+_ANOTHER_KEY: Final = (
+    "the service signs with another key than before, so it is not known that this is the ledger "
+    "that this machine saw. If a new ledger or a new key was begun on purpose, delete the file "
+    "that is named here. If not, tell the operator of the service."
+)
 
 
 class LedgerRewritten(UserWarning):
@@ -93,7 +98,13 @@ class LogHead:
     def _ask(self, kept: Mapping[str, Any] | None) -> dict[str, Any]:
         if kept is None:
             return self._transport.get(self._route, retries=0)
-        return self._transport.post(f"{self._route}:compare", kept, retries=0)
+        try:
+            return self._transport.post(f"{self._route}:compare", kept, retries=0)
+        except InvalidRequest:  # it is not signed with the key of this service
+            now = self._transport.get(self._route, retries=0)
+            if now.get("public_key") == kept.get("public_key"):
+                raise
+        raise _UnprovenError(_ANOTHER_KEY)
 
     def _warn(self, text: str) -> None:
         if text in self._told:  # once, however often it is compared

@@ -19,6 +19,7 @@ from dpledger_client.transport import Transport
 EVENTS_MAX: Final = 1000  # of one request, by the contract
 FINDINGS: Final = "findings"
 RELEASES: Final = "releases"
+CLOSED: Final = ("finished", "stopped_at_budget", "aborted")  # states after the end of a run
 LOG: Final = logging.getLogger("dpledger_client")
 
 
@@ -36,6 +37,7 @@ class Opening:
     first_step: int = 0
     before: Mapping[str, Any] | None = None  # what the checkpoint knew of the branch before
     schedule: Sequence[Mapping[str, Any]] | None = None  # what leases are taken for; not stored
+    ended: str | None = None  # the end that the run had before it was resumed; not stored
     reserved: bool = False  # by what started the job: processes that follow one another share it
 
     @property
@@ -93,6 +95,7 @@ class Outbox:
         self.buffer: Final = Buffer(opening.first_step)
         self.opened: dict[str, Any] | None = None  # the run, as the service answered
         self.reply: dict[str, Any] = {}
+        self.earlier_end = opening.ended  # the end of the run before this branch continued it
         self._told: deque[tuple[str, dict[str, Any]]] = deque()
 
     @property
@@ -152,6 +155,9 @@ class Outbox:
             events = unsent[first : first + EVENTS_MAX]
             body = {"branch": before["branch"], "mode": "record", "events": events}
             self.reply = post(self.path("/events"), body, retries=retries)
+        state = self.transport.get(self.path(""), retries=retries).get("state")
+        if state in CLOSED:  # not so if the branch was opened, and its answer was lost
+            self.earlier_end = state
         post(self.path("/branches"), given.branch, retries=retries)
         return self.transport.get(self.path(""), retries=retries)
 

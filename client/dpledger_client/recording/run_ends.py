@@ -26,14 +26,23 @@ class Writer(Protocol):
         """Let go of the spool."""
 
 
-def end_of(error: BaseException | None, *, refused: bool) -> End:
-    """What a run's end is, by the error of its block and whether a budget refused the last step."""
+def end_of(error: BaseException | None, *, refused: bool, earlier: str | None) -> str:
+    """Return the state in which a run ends, unless its trainer names one.
+
+    Args:
+        error: that ended its block.
+        refused: whether a budget refused the last step.
+        earlier: the end that the run had before it was resumed, if no step was taken since: then
+            it stays.
+    """
+    if earlier is not None:
+        return earlier
     if refused and (error is None or isinstance(error, BudgetExhausted)):
         return "stopped_at_budget"
     return "finished" if error is None else "interrupted"
 
 
-def close(writer: Writer, state: End) -> dict[str, Any] | None:
+def close(writer: Writer, state: str) -> dict[str, Any] | None:
     """End a run; what cannot be sent now is left to its spool, and told.
 
     Raises:

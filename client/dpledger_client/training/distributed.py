@@ -95,6 +95,7 @@ class Follower:
 
     path: Path | None = None
     trouble: Exception | None = None
+    earlier_end: str | None = None  # rank 0 closes the run
 
     def __init__(self, transport: Transport, opening: Opening, mode: Mode) -> None:
         self.mode: Final = mode

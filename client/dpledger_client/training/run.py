@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from operator import index
 from threading import RLock
 from types import TracebackType
@@ -241,8 +242,9 @@ class Run(RunReadings):
             if here and self._writer.ended is None:
                 return
             self.flush()
-            left, schedule = self._writer, self._writer.opening.schedule
-            self._writer = self._opened(checkpoints.opening_of(state, schedule))
+            left = self._writer
+            opening = checkpoints.opening_of(state, left.opening.schedule)
+            self._writer = self._opened(replace(opening, ended=left.earlier_end))
             self._same_branch = self._closed = self._refused = False
             self._sizes.restart()
             left.leave("rewound")
@@ -256,7 +258,8 @@ class Run(RunReadings):
 
         Args:
             state: finished, stopped_at_budget, aborted (given up for good), or interrupted (not
-                over). Default: stopped_at_budget if a budget refused the last step, else finished.
+                over). Default: stopped_at_budget if a budget refused the last step, else finished;
+                but a run that had ended and was resumed without a step keeps the end it had.
 
         Returns:
             The run at its end; under "guarantee" its certified epsilon with both ends, None without
@@ -265,11 +268,14 @@ class Run(RunReadings):
         Raises:
             DPLedgerError: something was refused; the spool keeps it.
         """
-        state = state or run_ends.end_of(None, refused=self._refused)
-        ended = with_guarantee(self, self._close(state))
+        ended = with_guarantee(self, self._close(state or self._end_of(None)))
         return None if ended is None else RunState(ended)
 
-    def _close(self, state: run_ends.End) -> dict[str, Any] | None:
+    def _end_of(self, error: BaseException | None) -> str:
+        earlier = self._writer.earlier_end
+        return run_ends.end_of(error, refused=self._refused, earlier=earlier)
+
+    def _close(self, state: str) -> dict[str, Any] | None:
         with self._stepping:
             self._closed = True
             self._tell_verdict()
@@ -287,7 +293,7 @@ class Run(RunReadings):
         if self._closed:
             return
         try:
-            self._close(run_ends.end_of(error, refused=self._refused))
+            self._close(self._end_of(error))
         except Exception as failure:  # whatever it is, the block's own error is the one to raise
             if error is None:
                 raise

@@ -49,7 +49,8 @@ class Greeting:
                 f"{token.path} and ends when the first API key is created.",
             ]
         with suppress(OSError):  # standard output is closed
-            typer.echo("\n".join(lines))
+            # On a terminal, lines of the log are above and soon below.
+            typer.echo("\n".join(["", "dpledger is ready.", *lines, ""]))
 
     def end(self) -> None:
         """Let no client find the start token; to be called before an address is given up."""

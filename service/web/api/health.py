@@ -10,6 +10,7 @@ from service.operations.health import Readiness, explain_checks
 from service.schemas.responses import Answer
 from service.web import problems
 from service.web.parameters import ProblemName
+from service.web.problems import JsonLine
 from service.web.strict_requests import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["health"])
@@ -33,13 +34,13 @@ class HealthPage(PlainTextResponse):
     media_type = "text/markdown"
 
 
-@router.get("/healthz")
+@router.get("/healthz", response_class=JsonLine)
 def get_health() -> Health:
     """The process answers."""
     return Health(status="alive")
 
 
-@router.get("/readyz")
+@router.get("/readyz", response_class=JsonLine)
 async def get_readiness(request: Request) -> Ready:
     """Requests can be answered; if not, `checks` says what is not well."""
     if request.app.state.draining:

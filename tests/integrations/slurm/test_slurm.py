@@ -18,7 +18,8 @@ TRAINER = """#!{python}
 import os, time
 from dpledger_client import Client, gaussian, poisson
 client = Client("{url}", "{key}")
-with client.start_run(None, "{dataset}", reserved=os.environ["DPLEDGER_RUN"]) as run:
+reserved = os.environ["DPLEDGER_RUN"]
+with client.start_run(None, "{dataset}", reserved=reserved, spool="{spool}") as run:
     run.step(mechanism=gaussian(noise_multiplier=1.0), sampling=poisson(sampling_probability=0.005))
     print("trained", flush=True)
     time.sleep({seconds})
@@ -73,6 +74,7 @@ def trainer(service: Any, letters: str, tmp_path: Path) -> Callable[[float], Pat
     def write(seconds: float = 0.0) -> Path:
         path = tmp_path / "train.py"
         said = {"python": sys.executable, "url": service.url, "key": service.token}
+        said["spool"] = str(tmp_path / "spool")  # of this test, and not of its user
         path.write_text(TRAINER.format(**said, dataset=letters, seconds=seconds))
         return path
 
