@@ -34,8 +34,8 @@ def runs(
 
     "certified" is the proved epsilon of each run alone, and "at_least" its lower end; both hold if
     no step depended on earlier answers. "charged" is the share of the run's own budget that its
-    steps have used; "-" is a run without a budget of its own, of which `dpledger watch RUN` says
-    what its dataset was charged. The key comes from DPLEDGER_API_KEY.
+    steps have used; "-" is a run without a budget of its own: `dpledger watch RUN` says what its
+    dataset was charged. The key comes from DPLEDGER_API_KEY.
     """
     try:
         found = _with_certified(Service(url), dataset=dataset, state=state, by=by)

@@ -171,7 +171,7 @@ def test_a_change_counts_as_often_as_it_is_taken() -> None:
     assert sums.total == held_by.zero()
 
 
-LADDER: tuple[Mechanism, ...] = (  # the least noise first
+LEVELS: tuple[Mechanism, ...] = (  # the least noise first
     NoNoise(),
     *(Gaussian(noise_multiplier=noise) for noise in (0.4, 0.6, 0.8, 1, 1.3, 1.7, 2.2, 3, 5, 9)),
 )
@@ -179,8 +179,8 @@ LADDER: tuple[Mechanism, ...] = (  # the least noise first
 # that they kept their noise.
 PASS = st.tuples(
     st.integers(0, 2),
-    st.integers(0, len(LADDER) - 1),
-    st.integers(0, len(LADDER) - 1),
+    st.integers(0, len(LEVELS) - 1),
+    st.integers(0, len(LEVELS) - 1),
     st.integers(-1, 3),
     st.sampled_from(["both", "both", "kept", "kept", "begin", "end"]),
 )
@@ -192,8 +192,8 @@ def taken(samplings: Sequence[Sampling], passes: Sequence[Passes]) -> EventCount
     for place, one, other, count, told in passes:
         sampling = samplings[place % len(samplings)]
         end, begin = sorted((one, one if told == "kept" else other))
-        first = Event(mechanism=LADDER[begin], sampling=sampling)
-        least = Event(mechanism=LADDER[end], sampling=sampling)
+        first = Event(mechanism=LEVELS[begin], sampling=sampling)
+        least = Event(mechanism=LEVELS[end], sampling=sampling)
         if told != "end":
             changes.append({first: StepsAndPasses(steps=count, begun=count)})
         if told != "begin":
@@ -248,7 +248,7 @@ def test_passes_are_not_read_as_a_whole_for_each_change(
     held_by: Filter, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = read_accumulator(None, held_by, RELATION, DERIVED)
-    each = [(0, at, at, 1, "both") for at in range(1, len(LADDER))]
+    each = [(0, at, at, 1, "both") for at in range(1, len(LEVELS))]
     take(found, "record", taken([sampling], each))
     take(found, "record", taken([sampling], [(0, 1, 10, 1, "both")]))  # past all others
     before = from_nothing(found)

@@ -2,8 +2,8 @@
 
 Events whose passes are read together form a group, and a filter's total is the sum over groups, in
 whole numbers. While each pass of a group keeps the noise that it began with, the group adds the sum
-of its passes times their costs. Where noise fell within a pass, each sampling of the group has a
-ladder of its noises. A change of either costs the same however many events there are. A group in
+of its passes times their costs. Where noise fell within a pass, the group has the passes of each
+sampling by their noise. A change of either costs the same however many events there are. A group in
 which a secret order may be used again, or whose passes began at unknown noise, is read as a whole.
 """
 
@@ -21,7 +21,7 @@ from service.ledger.budgets.event_counts import (
     add_to,
     count_events,
 )
-from service.ledger.budgets.pass_ladder import LadderChange, PassLadder
+from service.ledger.budgets.passes_by_noise import LevelsChange, PassesByNoise
 
 
 class _Sum(NamedTuple):
@@ -43,7 +43,7 @@ class _Sum(NamedTuple):
 class _Group:
     sum: _Sum
     counts: dict[Event, StepsAndPasses] = field(default_factory=dict)
-    ladders: dict[Sampling, PassLadder] = field(default_factory=dict)  # since noise fell
+    by_noise: dict[Sampling, PassesByNoise] = field(default_factory=dict)  # since noise fell
 
 
 class _Step(NamedTuple):
@@ -52,7 +52,7 @@ class _Step(NamedTuple):
     key: Hashable
     part: EventCountDelta
     sum: _Sum
-    ladders: Mapping[Sampling, tuple[PassLadder, LadderChange]]  # that its part changes
+    by_noise: Mapping[Sampling, tuple[PassesByNoise, LevelsChange]]  # that its part changes
 
 
 class PassSums:
@@ -72,8 +72,8 @@ class PassSums:
             zero: of the filter.
             cost: of a unit of an event; it raises where a lock is held and the cost is not known.
             whole: the filter's total of event counts, given the costs of their events.
-            rule: how it adds up passes of a sampling whose noise may have fallen, of which each
-                costs so much if it keeps its noise; None where only `whole` tells.
+            rule: how it adds up passes of a sampling whose noise may have fallen. It is given what
+                a pass costs that keeps its noise. None where only `whole` tells.
         """
         self.total = zero
         self._none = _Sum(zero, 0, 0, 0, zero)
@@ -108,41 +108,45 @@ class PassSums:
             add_to(group.counts, one.part)
             for event in one.part.keys() - group.counts.keys():
                 del self._costs[event]
-            self._climb(group, one)
+            self._keep_by_noise(group, one)
             if not group.counts:
                 del self._groups[one.key]
 
-    def _climb(self, group: _Group, step: _Step) -> None:
-        """Keep a group's ladders at its counts, for as long as they are read."""
+    def _keep_by_noise(self, group: _Group, step: _Step) -> None:
+        """Keep a group's passes by noise at its counts, for as long as they are read."""
         if not (step.sum.fallen and step.sum.alike):
-            group.ladders = {}
-        elif group.ladders:
-            for sampling, (ladder, change) in step.ladders.items():
-                ladder.take(change)
-                group.ladders[sampling] = ladder
+            group.by_noise = {}
+        elif group.by_noise:
+            for sampling, (passes, change) in step.by_noise.items():
+                passes.take(change)
+                group.by_noise[sampling] = passes
         else:
             each = _by_sampling(group.counts).items()
-            found = {sampling: self._ladder(sampling, counts) for sampling, counts in each}
-            group.ladders = {one: ladder for one, ladder in found.items() if ladder is not None}
+            found = {sampling: self._passes(sampling, counts) for sampling, counts in each}
+            group.by_noise = {one: passes for one, passes in found.items() if passes is not None}
 
-    def _ladder(self, sampling: Sampling, counts: EventCountDelta) -> PassLadder | None:
+    def _passes(self, sampling: Sampling, counts: EventCountDelta) -> PassesByNoise | None:
         rule = self._rule(sampling, self._cost_of)
-        return None if rule is None else PassLadder(rule, counts)
+        return None if rule is None else PassesByNoise(rule, counts)
 
-    def _by_ladders(
+    def _with_falls(
         self, group: _Group, part: EventCountDelta
-    ) -> tuple[Total | None, Mapping[Sampling, tuple[PassLadder, LadderChange]]]:
-        """What a group's ladders come to after its part of a change; None if they do not tell."""
-        changes: dict[Sampling, tuple[PassLadder, LadderChange]] = {}
-        total: Total | None = self._none.total if group.ladders else None
-        for sampling, change in _by_sampling(part).items() if group.ladders else ():
-            ladder = group.ladders.get(sampling) or self._ladder(sampling, {})
-            if ladder is not None:
-                changes[sampling] = ladder, ladder.after(change)
-        found = [ladder.total(change) for ladder, change in changes.values()]
-        found += [one.total() for key, one in group.ladders.items() if key not in changes]
-        for each in found:
-            total = None if total is None or each is None else plus(total, each)
+    ) -> tuple[Total | None, Mapping[Sampling, tuple[PassesByNoise, LevelsChange]]]:
+        """What a group comes to in which noise fell; None if its passes by noise do not tell."""
+        changes: dict[Sampling, tuple[PassesByNoise, LevelsChange]] = {}
+        if not group.by_noise:
+            return None, changes
+        for sampling, change in _by_sampling(part).items():
+            passes = group.by_noise.get(sampling) or self._passes(sampling, {})
+            if passes is not None:
+                changes[sampling] = passes, passes.after(change)
+        totals = [passes.total(change) for passes, change in changes.values()]
+        totals += [one.total() for key, one in group.by_noise.items() if key not in changes]
+        total = self._none.total
+        for each in totals:
+            if each is None:
+                return None, changes
+            total = plus(total, each)
         return total, changes
 
     def _group(self, key: Hashable) -> _Group:
@@ -169,10 +173,10 @@ class PassSums:
             return _Step(key, part, found._replace(total=self._anew(group, part)), {})
         if not fallen:
             return _Step(key, part, found, {})
-        total, ladders = self._by_ladders(group, part)
+        total, by_noise = self._with_falls(group, part)
         if total is None:
             total = self._anew(group, part)
-        return _Step(key, part, found._replace(total=total), ladders)
+        return _Step(key, part, found._replace(total=total), by_noise)
 
     def _anew(self, group: _Group, part: EventCountDelta) -> Total:
         """What all of a group's counts come to after its part of a change, read as a whole."""
