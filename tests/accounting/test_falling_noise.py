@@ -24,7 +24,17 @@ from accounting.events import (
     Shuffle,
     Span,
 )
-from accounting.filters import RenyiFilter, odometer_epsilon
+from accounting.filters import (
+    EnvelopeFilter,
+    EnvelopeItem,
+    Filter,
+    RenyiFilter,
+    Total,
+    choose,
+    odometer_epsilon,
+    pass_rule,
+    plus,
+)
 from accounting.filters.falling_noise import falling_noise_units
 from accounting.filters.integer_totals import LOSS_BITS, limit_units, loss_units
 from accounting.guarantees import DEFAULT_ACCEPT
@@ -235,6 +245,40 @@ def test_where_passes_began_does_not_depend_on_how_steps_are_sent(
         assert one.known
         assert one.begun == sum(steps[0] == noise for steps in passes)
         assert one.passes == sum(min(steps) == noise for steps in passes)
+
+
+ENVELOPE = EnvelopeItem(event=event(2.0, BINS), steps=4)
+HELD: dict[str, Filter] = {
+    "one order": choose("fixed_order_renyi", epsilon=3.0, delta=1e-5),
+    "several orders": choose("union_of_orders", epsilon=3.0, delta=1e-5),
+    "Gaussian": choose("gaussian_dp", epsilon=3.0, delta=1e-5),
+    "approximate": choose("approximate_dp", epsilon=3.0, delta=1e-5),
+    "envelope": EnvelopeFilter(items=(ENVELOPE,), epsilon=9.0, delta=1e-5, certified=8.0),
+}
+
+
+@pytest.mark.parametrize("sampling", [BINS, STOPPED, Cyclic(batch_size=10, steps_per_pass=2)])
+@pytest.mark.parametrize("name", HELD)
+def test_a_filter_adds_up_passes_from_the_greatest_noise_to_the_least(
+    name: str, sampling: Sampling
+) -> None:
+    held = HELD[name]
+
+    def unit(one: Event) -> Total:
+        return held.cost(one, relation=SPECIAL, accept=TRUSTING)
+
+    counts = count_events([spans((3.0, 3), (2.0, 6), (1.5, 1), (1.2, 3), sampling=sampling)])
+    rule = pass_rule(held, sampling, relation=SPECIAL, accept=TRUSTING, unit=unit)
+    if rule is None:
+        assert name == "envelope"
+        return
+    total, falling, seen = rule.none, 0, rule.start
+    (each,) = passes_by_sampling(counts).values()
+    assert any(one.begun != one.passes for one in each)
+    for one in each:
+        more, seen = rule.add(one, falling, seen)
+        total, falling = plus(total, more), falling + one.begun - one.passes
+    assert rule.total(total) == held.total(counts, relation=SPECIAL, accept=TRUSTING)
 
 
 # Odometers, and ledgers of fewer events

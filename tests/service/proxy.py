@@ -1,8 +1,9 @@
 """A real nginx; nothing is skipped if it is missing."""
 
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import httpx
 
 from tests.service.sse import until
 
+_GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "scale.md"
 _CONFIG = """
 daemon off;
 master_process off;
@@ -26,6 +28,19 @@ http {{
   {blocks}
 }}
 """
+
+
+def blocks_of_guide(heading: str, port: int, changed: Mapping[str, str]) -> str:
+    """The nginx configuration below a heading of docs/guide/scale.md, with some words changed.
+
+    It listens at a port of this machine.
+    """
+    section = _GUIDE.read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
+    (blocks,) = re.findall(r"```\n(map .*?)```", section, re.DOTALL)
+    for written, here in {"listen 8000": f"listen 127.0.0.1:{port}", **changed}.items():
+        assert written in blocks
+        blocks = blocks.replace(written, here)
+    return str(blocks)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """The guide's balancers: a dataset at one replica, and datasets on several primaries."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,10 +15,9 @@ from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect
 from tests.conftest import AS_ADMIN, running
-from tests.service.proxy import nginx
+from tests.service.proxy import blocks_of_guide, nginx
 
 Serve = Callable[..., AbstractContextManager[str]]
-GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "scale.md"
 WITH_SERVER = "proxy_set_header Host $host; add_header X-Server $upstream_addr always;"
 GIVEN: Any = {
     "budget": {"epsilon": 8.0, "delta": 1e-5},
@@ -44,18 +42,13 @@ class Watched(httpx.HTTPTransport):
 
 
 def blocks_of(heading: str, first: str, second: str, port: int) -> str:
-    """The guide's nginx configuration below a heading, for two servers and a port."""
-    section = GUIDE.read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
-    (blocks,) = re.findall(r"```\n(map .*?)```", section, re.DOTALL)
-    for written, here in (
-        ("127.0.0.1:8001", first.removeprefix("http://")),
-        ("127.0.0.1:8002", second.removeprefix("http://")),
-        ("listen 8000", f"listen 127.0.0.1:{port}"),
-        ("proxy_set_header Host $host;", WITH_SERVER),
-    ):
-        assert written in blocks
-        blocks = blocks.replace(written, here)
-    return str(blocks)
+    """The guide's nginx configuration below a heading, for two services and a port."""
+    changed = {
+        "127.0.0.1:8001": first.removeprefix("http://"),
+        "127.0.0.1:8002": second.removeprefix("http://"),
+        "proxy_set_header Host $host;": WITH_SERVER,
+    }
+    return blocks_of_guide(heading, port, changed)
 
 
 def train(client: Client, name: str, dataset: str, steps: int) -> None:

@@ -1,6 +1,5 @@
 """Readers and writers apart: on one database, each process answers its own kind of request."""
 
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -17,7 +16,7 @@ from service.storage.engine import transaction
 from service.transparency.signing import Signer
 from service.web.process_role import answers
 from tests.service.browsing import csrf_of, signed_in
-from tests.service.proxy import nginx
+from tests.service.proxy import blocks_of_guide, nginx
 from tests.service.samples import BUDGET, append, dataset, event, run
 from tests.service.test_keys import bearer
 
@@ -108,17 +107,13 @@ def test_a_session_that_a_reader_began_holds_at_a_writer(
 def test_the_guides_nginx_chooses_by_the_method(
     both: tuple[httpx.Client, httpx.Client], tmp_path: Path
 ) -> None:
-    guide = (ROOT / "docs" / "guide" / "scale.md").read_text(encoding="utf-8")
-    (blocks,) = re.findall(r"```\n(map .*?)```", guide, re.DOTALL)
     reader, writer = both
     port = free_port()
-    for written, here in (
-        ("127.0.0.1:8001", writer.base_url.netloc.decode()),
-        ("127.0.0.1:8002", reader.base_url.netloc.decode()),
-        ("listen 8000", f"listen 127.0.0.1:{port}"),
-    ):
-        assert written in blocks
-        blocks = blocks.replace(written, here)
+    changed = {
+        "127.0.0.1:8001": writer.base_url.netloc.decode(),
+        "127.0.0.1:8002": reader.base_url.netloc.decode(),
+    }
+    blocks = blocks_of_guide("Reads apart from writes", port, changed)
     with (
         nginx(tmp_path, blocks, port) as front,
         httpx.Client(base_url=front, headers=bearer(KEY), timeout=30) as api,
