@@ -137,10 +137,8 @@ def pass_rule(
         accept: statuses of theorems that may be used.
         unit: what a pass costs that keeps its noise.
     """
-    match held_by:
-        case RenyiFilter() | UnionFilter():
-            return falling_noise.pass_rule(sampling, relation, accept, held_by.orders, unit)
-        case GaussianFilter() | ApproximateDpFilter():
-            return LeastNoise(held_by.zero(), unit)
-        case EnvelopeFilter():
-            return None
+    if isinstance(held_by, EnvelopeFilter):
+        return None
+    if isinstance(held_by, RenyiFilter | UnionFilter):
+        return falling_noise.pass_rule(sampling, relation, accept, held_by.orders, unit)
+    return LeastNoise(held_by.zero(), unit)
