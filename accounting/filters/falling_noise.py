@@ -5,6 +5,7 @@ pass which keeps the noise that it began with: what a fall adds is proved in doc
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
 
@@ -84,7 +85,7 @@ def passes_total(
     """
     if all(one.begun == one.passes for one in each):
         return _kept(each, unit, len(orders))
-    rule = pass_rule(each[0].event.sampling, relation, accept, orders, unit)
+    rule = renyi_pass_rule(each[0].event.sampling, relation, accept, orders, unit)
     total, falling, seen = rule.none, 0, rule.start
     try:
         for one in each:
@@ -111,8 +112,15 @@ Seen = tuple[int, ...]  # what was chosen at each order at more noise, as a sum 
 class PassRule(Protocol):
     """What the passes of one sampling cost, added up from the greatest noise to the least."""
 
-    none: Total  # the sum of nothing
-    start: Seen
+    @property
+    def none(self) -> Total:
+        """The sum of nothing."""
+        ...
+
+    @property
+    def start(self) -> Seen:
+        """What is seen before the greatest noise."""
+        ...
 
     def add(self, one: PassCounts, falling: int, seen: Seen) -> tuple[Total, Seen]:
         """What passes at one noise add to the sum, and what was seen at it and at more noise.
@@ -132,7 +140,7 @@ class PassRule(Protocol):
         ...
 
 
-def pass_rule(
+def renyi_pass_rule(
     sampling: Sampling,
     relation: NeighboringRelation,
     accept: frozenset[Status],
@@ -177,7 +185,15 @@ def _releases(
     return upper, tuple([limit_units(rounded_down(loss * (1 - _MARGIN))) for loss in losses])
 
 
-class _Allocated:
+@dataclass(frozen=True, slots=True)
+class _RenyiRule:
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    orders: tuple[float, ...]
+    unit: Callable[[Event], Total]
+
+
+class _Allocated(_RenyiRule):
     """Passes of balls and bins, or random allocation.
 
     Where what was only proved here is not accepted, what is left of a pass when its noise falls is
@@ -187,30 +203,27 @@ class _Allocated:
     more than a release, releases, what passes cost where any noise does).
     """
 
-    start: Seen = ()
+    @property
+    def none(self) -> Total:
+        """The sum of nothing."""
+        return (0,) * (2 + 3 * len(self.orders))
 
-    def __init__(
-        self,
-        relation: NeighboringRelation,
-        accept: frozenset[Status],
-        orders: tuple[float, ...],
-        unit: Callable[[Event], Total],
-    ) -> None:
-        self._relation, self._orders, self._unit = relation, orders, unit
-        self._derived = Status.DERIVED in accept
-        self._free: Total = (0,) * (2 + len(orders))
-        self.none = (0,) * (2 + 3 * len(orders))
+    @property
+    def start(self) -> Seen:
+        """Nothing is seen."""
+        return ()
 
     def add(self, one: PassCounts, falling: int, seen: Seen) -> tuple[Total, Seen]:
         """What passes at one noise add to the sum; nothing is seen."""
-        upper, lower = _releases(one.event, self._relation, self._orders)
-        needed = one.begun or (one.passes and not self._derived)
-        own = self._unit(one.event) if needed else self._free
+        upper, lower = _releases(one.event, self.relation, self.orders)
+        derived = Status.DERIVED in self.accept
+        needed = one.begun or (one.passes and not derived)
+        own = self.unit(one.event) if needed else (0,) * (2 + len(self.orders))
         found = [one.begun * own[0], one.begun * own[1]]
         for first, most, least in zip(own[2:], upper, lower, strict=True):
             found.append(1 if one.begun and first < least else 0)
             found.append(one.passes * most)
-            if self._derived:
+            if derived:
                 found.append(
                     falling_noise_units(
                         begun=[one.begun],
@@ -233,7 +246,7 @@ class _Allocated:
         return (*total[:2], *[cost if hiding else release for hiding, release, cost in each])
 
 
-class _InTurn:
+class _InTurn(_RenyiRule):
     """Passes of a loader in turn: the curve of its steps, or a release, as chosen at their start.
 
     What is chosen by the first noise is kept: at each order the curve if it is the lesser, and then
@@ -241,27 +254,26 @@ class _InTurn:
     seen is whether curves, and whether releases, were chosen at more noise.
     """
 
-    def __init__(
-        self,
-        relation: NeighboringRelation,
-        accept: frozenset[Status],
-        orders: tuple[float, ...],
-        unit: Callable[[Event], Total],
-    ) -> None:
-        self._relation, self._accept, self._orders, self._unit = relation, accept, orders, unit
-        self.none: Total = (0,) * (2 + len(orders))
-        self.start: Seen = (0,) * len(orders)
+    @property
+    def none(self) -> Total:
+        """The sum of nothing."""
+        return (0,) * (2 + len(self.orders))
+
+    @property
+    def start(self) -> Seen:
+        """Neither was chosen at any order."""
+        return (0,) * len(self.orders)
 
     def add(self, one: PassCounts, falling: int, seen: Seen) -> tuple[Total, Seen]:
         """What passes at one noise add to the sum, and what was chosen down to it."""
-        upper, lower = _releases(one.event, self._relation, self._orders)
+        upper, lower = _releases(one.event, self.relation, self.orders)
         if not (one.begun or one.passes):
             return self.none, seen
-        own = self._unit(one.event)
+        own = self.unit(one.event)
         found = times(own, one.passes)
         fallen = min(one.passes, falling)  # at most so many of them began at more noise
         if fallen and not own[0]:
-            curves = _curves(one.event, self._relation, self._accept, self._orders)
+            curves = _curves(one.event, self.relation, self.accept, self.orders)
             either = seen if one.known else (_CURVE | _RELEASE,) * len(seen)
             worst = map(_worst, curves, upper, own[2:], either)
             more = [fallen * (most - u) for most, u in zip(worst, own[2:], strict=True)]

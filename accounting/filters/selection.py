@@ -8,11 +8,10 @@ import numpy as np
 
 from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation, Sampling
-from accounting.filters import falling_noise
 from accounting.filters.closed_form import ApproximateDpFilter, GaussianFilter
 from accounting.filters.default_order import default_order
 from accounting.filters.envelope import EnvelopeFilter
-from accounting.filters.falling_noise import LeastNoise, PassRule
+from accounting.filters.falling_noise import LeastNoise, PassRule, renyi_pass_rule
 from accounting.filters.integer_totals import Total
 from accounting.filters.renyi import ORDERS_MAX, RenyiFilter, UnionFilter
 from accounting.filters.theorems import renyi_filter_limit
@@ -140,5 +139,5 @@ def pass_rule(
     if isinstance(held_by, EnvelopeFilter):
         return None
     if isinstance(held_by, RenyiFilter | UnionFilter):
-        return falling_noise.pass_rule(sampling, relation, accept, held_by.orders, unit)
+        return renyi_pass_rule(sampling, relation, accept, held_by.orders, unit)
     return LeastNoise(held_by.zero(), unit)
