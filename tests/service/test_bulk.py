@@ -103,6 +103,26 @@ def test_columns_are_set_row_by_row_and_may_be_emptied(engine: Engine, ids: dict
     assert found == {"one": rows[0][:-1], "two": rows[1][:-1]}
 
 
+def test_a_place_may_be_emptied_in_one_row_or_beside_others(
+    engine: Engine, ids: dict[str, int]
+) -> None:
+    columns = ("next_step", "pass_event_id")
+
+    def places(connection: Connection) -> dict[int, tuple[int, int | None]]:
+        kept = (branches.c.id, *(branches.c[name] for name in columns))
+        return {row.id: tuple(row)[1:] for row in connection.execute(choose(*kept))}
+
+    with transaction(engine) as connection:
+        one, two = sorted(places(connection))
+        rows = [(BIG, ids["a"], one), (0, None, two)]
+        bulk.update(connection, branches, "id", columns, rows)
+        assert places(connection) == {one: (BIG, ids["a"]), two: (0, None)}
+        bulk.update(connection, branches, "id", columns, [(7, None, one)])
+        assert places(connection) == {one: (7, None), two: (0, None)}
+        bulk.update(connection, branches, "id", columns, [(BIG, ids["b"], two)])
+        assert places(connection) == {one: (7, None), two: (BIG, ids["b"])}
+
+
 def test_rows_are_locked_and_answered_in_the_order_of_their_keys(
     engine: Engine, ids: dict[str, int]
 ) -> None:
