@@ -43,13 +43,16 @@ DATABASES: Final = {"addresses", "backend_urls", "database_url", "own_server", "
 SQLITE_ALONE: Final = tuple(
     f"service/test_{name}.py"
     for name in (
-        "advisories", "api_browser", "arrivals", "certificate_page", "curve", "dashboard",
-        "dataset_admission", "dataset_page", "effort", "entrance", "explain",
-        "falling_noise_over_http", "filters_over_http", "guide_blocks", "hidden_runs",
-        "hidden_runs_refused", "history", "hostile", "limits", "lower_ends", "mechanisms",
-        "one_meaning", "outlook", "plan", "planner_budget", "planner_choices", "planner_page",
-        "poisson_would_say", "problems", "reports", "request_pages", "run_page", "samplings",
-        "scopes", "smaller_bounds", "spending", "theorems_page", "watching",
+        "advisories", "api_browser", "arrivals", "certificate_page", "charts", "corrected_pages",
+        "curve", "dashboard", "dataset_admission", "dataset_page", "default_order_over_http",
+        "effort", "entrance", "explain", "falling_noise_over_http", "filters_over_http",
+        "first_hour_pages", "form_faults", "guide_blocks", "hidden_runs", "hidden_runs_refused",
+        "history", "hostile", "inbox_page", "limits", "lower_ends", "mechanisms",
+        "new_dataset_page", "officer_pages", "officer_questions", "one_meaning", "one_person",
+        "outlook", "plan", "plan_units", "planner_budget", "planner_choices", "planner_noise",
+        "planner_page", "poisson_would_say", "problems", "reports", "request_pages", "run_charges",
+        "run_page", "samplings", "scopes", "smaller_bounds", "spending", "theorems_page",
+        "watching",
     )
 )  # fmt: skip
 
