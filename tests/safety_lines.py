@@ -51,6 +51,13 @@ LINES: Final = (
          "test_taking.py::test_whoever_suspends_waits_for_those_who_write"),
     Line("service/transparency/recovery.py", "    hold(connection, alone=True)\n", "",
          "test_taking.py::test_whoever_suspends_waits_for_those_who_write"),
+    # Parts of the entries on PostgreSQL.
+    Line("service/storage/partitions.py", '("entries", *names)', '("entries",)',
+         "test_partitions.py::test_each_part_refuses_what_the_table_did"),
+    Line("service/storage/partitions.py", "CREATE UNIQUE INDEX ON", "CREATE INDEX ON",
+         "test_partitions.py::test_each_part_refuses_what_the_table_did"),
+    Line("service/storage/partitions.py", "    connection.exec_driver_sql(_REFUSE_NO_LEAF)\n", "",
+         "test_partitions.py::test_each_part_refuses_what_the_table_did"),
     # Messages.
     Line("service/schemas/message.py", '        extra="forbid",\n', "", "test_schemas.py"),
     Line("service/schemas/message.py", "        strict=True,\n", "", "test_schemas.py"),

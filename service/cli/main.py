@@ -198,9 +198,32 @@ def migrate(
             "--new", help="start a new ledger in place of a lost one, which cannot be undone"
         ),
     ] = False,
-) -> bool:
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions",
+            help="divide the entries of a PostgreSQL ledger into so many tables, by dataset; "
+            "nothing is recorded meanwhile, and it cannot be undone",
+        ),
+    ] = None,
+) -> None:
     """Migrate the database's schema to this version."""
-    return _migrated(database, new=new)
+    _migrated(database, new=new)
+    if partitions is not None:
+        _divided(database, partitions)
+
+
+def _divided(database: str | None, partitions: int) -> None:
+    from service.storage.partitions import partition_entries
+
+    engine = open_engine(database)
+    try:
+        now = partition_entries(engine, partitions)
+    except (StartupError, LedgerError) as error:
+        raise failed_to_start(error) from None
+    finally:
+        engine.dispose()
+    typer.echo(f"The entries are in {partitions} parts{'' if now else ' already'}.")
 
 
 def _migrated(

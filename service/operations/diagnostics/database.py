@@ -14,6 +14,7 @@ from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import snapshot
 from service.storage.engine_probe import require_reliable
+from service.storage.partitions import parts_of_entries
 from service.storage.tables import INSERT_ONLY, acts, api_keys, datasets, entries, installation
 from service.transparency.checkpoints import is_in_use
 
@@ -101,16 +102,17 @@ def _postgres(show: Callable[[str], str]) -> Iterator[Finding]:
 
 def triggers(connection: Connection) -> Finding:
     """Whether the database itself refuses to change facts."""
-    missing = sorted(_expected(connection.dialect.name) - _present(connection))
+    missing = sorted(_expected(connection) - _present(connection))
     if missing:
         return fail("triggers", f"missing or changed: {', '.join(missing)}", _RESTORE_TRIGGERS)
     return ok("triggers", f"{len(INSERT_ONLY)} tables are insert-only")
 
 
-def _expected(dialect: str) -> set[str]:
-    if dialect == "sqlite":
-        return {f"{table.name}_no_{verb}" for table in INSERT_ONLY for verb in ("update", "delete")}
-    return {f"{table.name}_insert_only" for table in INSERT_ONLY}
+def _expected(connection: Connection) -> set[str]:
+    names = [table.name for table in INSERT_ONLY]
+    if connection.dialect.name == "sqlite":
+        return {f"{name}_no_{verb}" for name in names for verb in ("update", "delete")}
+    return {f"{name}_insert_only" for name in (*names, *parts_of_entries(connection))}
 
 
 def _present(connection: Connection) -> set[str]:
