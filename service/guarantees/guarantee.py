@@ -13,8 +13,9 @@ from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Guarantee, covering
 from service.errors import InvalidRequestError
 from service.guarantees.document_export import document_of
+from service.guarantees.event_counts import RecordedCounts
 from service.guarantees.recorded_facts import dataset_facts, run_facts
-from service.guarantees.replay import LATEST, RecordedCounts
+from service.guarantees.replay import LATEST
 from service.ledger.budgets.budget import accept_of
 from service.ledger.fixed_plans import declared_end
 from service.ledger.hidden_iterates import (
@@ -92,6 +93,8 @@ def _compute_guarantee(
     found = best_bound.with_odometer(
         found, counts, delta=asked.delta, accountant=asked.accountant, share=asked.share
     )
+    if hidden.release == EVERY_STEP:
+        return found
     return with_hidden_state_bound(
         found, hidden, accept=accept, accountant=asked.accountant, epsilon=asked.epsilon
     )
@@ -233,8 +236,10 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Run
 
 def _ahead(run: Row[Any], dataset: Row[Any], facts: RecordedCounts) -> EventCounts | None:
     """The whole plan of a run that keeps to it and has not done it yet."""
+    if not run.on_plan:
+        return None
     plan = declared_end(run, dataset.dataset_size)
-    return None if plan is None or facts.recorded.steps == plan.steps else plan
+    return None if facts.recorded.steps == plan.steps else plan
 
 
 def _to_its_end(

@@ -136,7 +136,7 @@ class Writer:
             known,
             loop,
             loop.create_future(),
-            trace_context.current_traceparent(),
+            trace_context.traceparent.get(),
             trace_context.span.get(),
         )
         self._queue.put(waiting)

@@ -89,7 +89,7 @@ def account_of(facts: Facts) -> Account:
             accept=accept,
             recorded=recorded,
             corrected=run.ledger.corrected_counts(),
-            hidden=hidden_of(run.ledger),
+            hidden=NOTHING_HIDDEN if run.ledger.release == EVERY_STEP else hidden_of(run.ledger),
             plan=_ahead_of(recorded, run.ledger) if run.on_plan else None,
         )
     else:
@@ -241,6 +241,8 @@ def _answer(
             accountant=accountant,
             share=account.share,
         )
+        if hidden.release == EVERY_STEP:
+            return found
         return with_hidden_state_bound(found, hidden, accept=account.accept, accountant=accountant)
 
     found = found_of(recorded)

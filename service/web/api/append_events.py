@@ -10,8 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Engine
 from starlette.datastructures import State
-from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from service import trace_context
 from service.errors import InvalidRequestError, UnsupportedMediaTypeError
@@ -33,9 +33,15 @@ from service.schemas.requests import (
 )
 from service.storage.engine import snapshot
 from service.web.parameters import AppendQuery
-from service.web.query_strings import QueryRules
 from service.web.strict_json import parse_json
-from service.web.strict_requests import INLINE_BYTES, JSON, NDJSON, media_type, read_body
+from service.web.strict_requests import (
+    INLINE_BYTES,
+    JSON,
+    NDJSON,
+    QueryRules,
+    media_type,
+    read_body,
+)
 
 FAILURE: Final = "dpledger.failure"  # of a scope: why an append was refused before it came here
 EVENTS_PATH: Final = "/v1/runs/{run}/events"
@@ -108,10 +114,10 @@ def _asked(append: Append) -> dict[str, str | int]:
 class _AppendRoute(Route):
     """A plain route, for what the framework would do costs more than to record a step."""
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match as any route, and note which it is for the log of requests."""
-        match, found = super().matches(scope)
-        return match, {**found, "route": self}
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle as any route, and note which it is for the log of requests."""
+        scope["route"] = self
+        await super().handle(scope, receive, send)
 
 
 ROUTE: Final = _AppendRoute(EVENTS_PATH, append_events, methods=["POST"])
