@@ -93,7 +93,7 @@ LINES: Final = (
          + "test_an_entry_without_a_leaf_is_refused"),
     Line(MIGRATION, '    sa.CheckConstraint("steps > 0", name="steps_positive"),\n', "", INSERT
          + "test_an_entry_counts_steps_and_no_step_of_a_branch_begins_two"),
-    Line("service/storage/engine.py", ', "recursive_triggers=ON"', "", INSERT
+    Line("service/storage/sqlite.py", ', "recursive_triggers=ON"', "", INSERT
          + "test_no_fact_is_ever_replaced"),
     Line(REQUESTS_MIGRATION, '("change_requests", "change_decisions")', '("change_decisions",)',
          INSERT + "test_no_fact_is_ever_deleted"),
