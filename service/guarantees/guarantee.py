@@ -16,7 +16,7 @@ from service.guarantees.document_export import document_of
 from service.guarantees.event_counts import RecordedCounts
 from service.guarantees.recorded_facts import dataset_facts, run_facts
 from service.guarantees.replay import LATEST
-from service.ledger.budgets.budget import accept_of
+from service.ledger.budgets.budget import accept_of, delta_of
 from service.ledger.fixed_plans import declared_end
 from service.ledger.hidden_iterates import (
     NOTHING_HIDDEN,
@@ -27,8 +27,8 @@ from service.ledger.hidden_iterates import (
 )
 from service.ledger.lookups import dataset_of, find_dataset, find_run
 from service.ledger.views import budget_of_dataset, run_answer, sampling_summary
+from service.schemas.event_codec import long_canonical
 from service.schemas.ledger_document import LedgerDocument
-from service.schemas.long_documents import long_canonical
 from service.schemas.responses import (
     EVERY_STEP,
     AsOf,
@@ -158,13 +158,6 @@ def _epsilon(
         for counts in every_count
     ]
     return None if None in bounds else max(bound.epsilon for bound in bounds if bound)
-
-
-def delta_of(dataset: Row[Any], run: Row[Any] | None = None) -> float | None:
-    """The delta to answer at: the run's, else the dataset's budget's."""
-    if run is not None and run.delta is not None:
-        return float(run.delta)
-    return None if dataset.budget_delta is None else float(dataset.budget_delta)
 
 
 def resolve_query(asked: Question, dataset: Row[Any], run: Row[Any] | None = None) -> Question:

@@ -91,7 +91,8 @@ class Caller:
         Raises:
             NotFoundError: it does not, whether there is one or not.
         """
-        require_dataset(self.datasets, name)
+        if self.datasets is not None:
+            require_dataset(self.datasets, name)
 
 
 def rank(scope: Role) -> int:

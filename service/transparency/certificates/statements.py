@@ -276,7 +276,7 @@ def run_standings(facts: Facts) -> list[dict[str, Any]]:
             "state": document.state,
             "sampling_status": _sampling_status(document),
             "outside_guarantee": [one.model_dump() for one in outside_of(document)],
-            "audits": stated_audits(document),
+            "audits": stated_audits(document) if document.findings else [],
             "steps_beyond_a_limit": sum(one.steps for one in document.overdrafts or []),
             "steps_reserved_beyond_a_limit": sum(one.steps for one in document.reserved or []),
             "by": document.by,
@@ -303,5 +303,6 @@ def advisories_stated(facts: Facts) -> list[dict[str, Any]]:
     return [
         {"run": name, **advisory.model_dump()}
         for name, document in _documents(facts)
-        for advisory in advisories_of(document.labels or {})
+        if document.labels
+        for advisory in advisories_of(document.labels)
     ]
