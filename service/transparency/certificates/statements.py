@@ -30,7 +30,7 @@ from service.ledger.hidden_iterates import (
 from service.schemas.event_codec import spans_of, to_event
 from service.schemas.findings import SamplingFinding
 from service.schemas.ledger_document import LedgerDocument, outside_of
-from service.schemas.requests import accepted_statuses, relation_of
+from service.schemas.requests import accepted_statuses
 from service.schemas.responses import (
     EVERY_STEP,
     GuaranteeAnswer,
@@ -79,7 +79,7 @@ def account_of(facts: Facts) -> Account:
         InvalidRequestError: a document contradicts itself, or does not fit its dataset.
         TooExpensiveError: its events are too many.
     """
-    home, relation = facts.homes[0], relation_of(facts.dataset.neighboring_relation)
+    home, relation = facts.homes[0], NeighboringRelation(facts.dataset.neighboring_relation)
     accept = accepted_statuses(list(facts.dataset.accept))
     if facts.subject.kind == "run":
         (run,) = home.runs
