@@ -29,7 +29,7 @@ from service.ledger.append.admission import (
     scopes_of,
 )
 from service.ledger.append.fresh_noise import records_reuse, require_fresh_noise
-from service.ledger.append.reply import budget, reading
+from service.ledger.append.rdp_reading import reading
 from service.ledger.append.state import (
     Branch,
     DatasetState,
@@ -152,7 +152,7 @@ def append(work: UnitOfWork, asked: Append, *, moment: datetime) -> dict[str, An
         "sequence": state.head,
         "verdict": verdict,
         "guarantee": reading(state, run),
-        "budget": budget(state, run),
+        "budget": scope.answer() if (scope := state.scope or run.scope) else None,
     }
 
 

@@ -1,9 +1,14 @@
 """Events: the one write path a trainer uses at every step."""
 
+import math
 import re
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Iterable, Mapping
+from types import NoneType
+from typing import Any, Final
 
+import numpy as np
+import orjson
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
@@ -18,7 +23,7 @@ from service.errors import InvalidRequestError, UnsupportedMediaTypeError
 from service.identity.authentication import authenticate
 from service.identity.keys import Role
 from service.ledger.append.append import Append, prepare
-from service.ledger.append.reply import encode, is_unread, read_reply
+from service.ledger.append.rdp_reading import is_unread, read_reply
 from service.ledger.budgets.strategies import Sensitivities
 from service.schemas.correlated.steps import MatrixGaussianMechanism
 from service.schemas.event_codec import MAIN
@@ -58,6 +63,10 @@ STRATEGY: Final = b"matrix_gaussian"  # in a body that names one
 DEFAULTS: Final = AppendQuery()
 _TOLD: Final = ("accepted", "duplicates", "sequence", "verdict")  # to a span
 _RULES: Final = QueryRules.of_model(AppendQuery)
+# What a reply has.
+_PLAIN: Final = (str, int, NoneType)
+_NUMBERS: Final = (float, np.floating)
+_SEQUENCES: Final = (list, tuple)
 
 
 async def append_events(request: Request) -> Response:
@@ -109,6 +118,33 @@ def _asked(append: Append) -> dict[str, str | int]:
         "dpledger.mode": append.mode,
         "dpledger.steps": sum(event.steps for event in append.events),
     }
+
+
+def encode(answer: Mapping[str, Any]) -> bytes:
+    """Return an AppendAnswer as JSON.
+
+    Raises:
+        ValueError: a number in it is NaN or infinite, for which orjson would write null, or a
+            value is of a type in which such a number would not be seen.
+    """
+    _require_finite(answer.values())
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _require_finite(values: Iterable[Any]) -> None:
+    # It is looked at when everything is committed: before, it would refuse a fact.
+    for value in values:
+        if isinstance(value, _PLAIN):
+            continue
+        if isinstance(value, _NUMBERS):
+            if not math.isfinite(value):
+                raise ValueError("A number of the reply is not finite.")
+        elif isinstance(value, dict):
+            _require_finite(value.values())
+        elif isinstance(value, _SEQUENCES):
+            _require_finite(value)
+        else:  # it may hold a number that is not seen here
+            raise ValueError(f"A reply has no value of type {type(value).__name__}.")
 
 
 class _AppendRoute(Route):
