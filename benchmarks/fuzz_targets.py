@@ -27,13 +27,14 @@ from starlette.datastructures import QueryParams
 
 from accounting.accountants import best_bound
 from accounting.event_counts import EventCounts
+from accounting.events import NeighboringRelation
 from benchmarks import fuzz_certificates
 from service.errors import InvalidRequestError, LedgerError
 from service.ledger.budgets.strategies import Sensitivities
 from service.schemas.event_codec import canonical, spans_of
 from service.schemas.field_errors import fault_list
 from service.schemas.ledger_document import LedgerDocument
-from service.schemas.requests import EventBatch, relation_of, valid_name
+from service.schemas.requests import EventBatch, valid_name
 from service.storage.tables import metadata
 from service.web import parameters
 from service.web.api import append_events as route
@@ -145,7 +146,7 @@ def _ledger(body: bytes) -> str:
 
 def _accounted(counts: EventCounts, relation: str) -> str:
     found = best_bound.guarantee(
-        counts, relation=relation_of(relation), delta=1e-5, accountant="rdp"
+        counts, relation=NeighboringRelation(relation), delta=1e-5, accountant="rdp"
     )
     if found.epsilon is None:
         return "accepted, no epsilon"

@@ -109,8 +109,10 @@ class Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        answer = super().__call__ if self._appends is None else self._appends
-        await answer(scope, receive, send)
+        if self._appends is None or scope.get("method") != "POST":
+            await super().__call__(scope, receive, send)
+        else:
+            await self._appends(scope, receive, send)
 
 
 def create_app(settings: Settings) -> Application:
@@ -272,14 +274,7 @@ def wire(
         health,
         metrics,
     )
-    app.add_middleware(RoleFilter, role=settings.role)
-    app.add_middleware(StateHeader, gate=gate)
-    app.add_middleware(
-        BodyLimit, bytes_max=settings.body_bytes_max, seconds_max=settings.body_seconds
-    )
-    app.add_middleware(OneHost)
-    app.add_middleware(Arrivals, keys=keys, per_second=settings.keyless_requests_per_second)
-    app.add_middleware(RequestLog, measures=measures)  # every answer has an id
+    _surround(app, settings, keys, gate, measures)
     app.add_middleware(tracing.around)  # outermost: an answer ends its span
     problems.install_problems(app)
     for module in modules:
@@ -290,6 +285,21 @@ def wire(
     openapi.complete(app)
     app.answer_appends(settings, traced=tracing is not UNTRACED)
     return app
+
+
+def _surround(
+    app: FastAPI, settings: Settings, keys: KeyRing, gate: SuspensionState, measures: Measures
+) -> None:
+    """Add what happens to each request before and after its endpoint, from the inside outwards."""
+    if settings.role != "all":
+        app.add_middleware(RoleFilter, role=settings.role)
+    app.add_middleware(StateHeader, gate=gate)
+    app.add_middleware(
+        BodyLimit, bytes_max=settings.body_bytes_max, seconds_max=settings.body_seconds
+    )
+    app.add_middleware(OneHost)
+    app.add_middleware(Arrivals, keys=keys, per_second=settings.keyless_requests_per_second)
+    app.add_middleware(RequestLog, measures=measures)  # every answer has an id
 
 
 def _background(settings: Settings, *threads: Any) -> list[Any]:

@@ -16,16 +16,12 @@ _FORM: Final = re.compile(
     rb"-(?P<flags>[0-9a-f]{2})(?P<rest>-[^\n]*)?"
 )
 _SAMPLED: Final = 1
-# Of the request that is answered, or that the writer is at; none outside of requests.
+# Of the request that is answered, or that the writer is at; None outside of requests, and where it
+# sent no valid one.
 traceparent: ContextVar[str | None] = ContextVar("traceparent", default=None)
 trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 # Where requests are traced: what the request's attributes are told to, an OpenTelemetry span.
 span: ContextVar[Any] = ContextVar("span", default=None)
-
-
-def current_traceparent() -> str | None:
-    """The traceparent of the request that this is done for; None where it sent no valid one."""
-    return traceparent.get()
 
 
 def read_traceparent(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

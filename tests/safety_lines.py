@@ -64,7 +64,7 @@ LINES: Final = (
     Line("service/schemas/message.py", "        allow_inf_nan=False,\n", "", "test_schemas.py"),
     Line("service/web/parameters.py", 'extra="forbid", ', "",
          "test_one_meaning.py::test_the_name_of_an_unknown_parameter_is_not_repeated"),
-    Line("service/ledger/append/reply.py", "    _require_finite(answer.values())\n", "",
+    Line("service/web/api/append_events.py", "    _require_finite(answer.values())\n", "",
          "test_reply.py::test_a_number_that_is_not_finite_is_never_written_as_null"),
     # Numbers and sets that must be within others: what is not comparable is not within.
     Line("service/ledger/runs.py", "not certificate.epsilon <= new.budget.epsilon",
@@ -100,7 +100,7 @@ LINES: Final = (
          + "test_an_entry_without_a_leaf_is_refused"),
     Line(MIGRATION, '    sa.CheckConstraint("steps > 0", name="steps_positive"),\n', "", INSERT
          + "test_an_entry_counts_steps_and_no_step_of_a_branch_begins_two"),
-    Line("service/storage/engine.py", ', "recursive_triggers=ON"', "", INSERT
+    Line("service/storage/sqlite.py", ', "recursive_triggers=ON"', "", INSERT
          + "test_no_fact_is_ever_replaced"),
     Line(REQUESTS_MIGRATION, '("change_requests", "change_decisions")', '("change_decisions",)',
          INSERT + "test_no_fact_is_ever_deleted"),

@@ -17,14 +17,14 @@ from accounting.accountants import best_bound
 from accounting.accountants.best_bound import BEST
 from accounting.calibration import Calibrated, Parameter
 from accounting.event_counts import EventCounts, count_events
-from accounting.events import Gaussian, Laplace, MatrixGaussian, Span
+from accounting.events import Gaussian, Laplace, MatrixGaussian, NeighboringRelation, Span
 from accounting.guarantees import Guarantee, covering
 from accounting.theorem import Theorem
 from service.errors import InvalidRequestError, NotFoundError
 from service.ledger.hidden_iterates import hidden_of, with_hidden_state_bound
 from service.schemas.event_codec import spans_of
 from service.schemas.ledger_document import LedgerDocument, outside_of
-from service.schemas.requests import accepted_statuses, relation_of
+from service.schemas.requests import accepted_statuses
 from service.schemas.responses import RunGuarantee, guarantee_answer
 
 TARGET_MAX: Final = 1e6  # nats
@@ -39,7 +39,7 @@ def account_document(document: LedgerDocument, *, delta: float, accountant: str)
     """
     counts, corrected = document.counts(), document.corrected_counts()
     accept, hidden = accepted_statuses(document.accept), hidden_of(document)
-    relation = relation_of(document.neighboring_relation)
+    relation = NeighboringRelation(document.neighboring_relation)
 
     given: dict[str, Any] = {"delta": delta, "accountant": accountant}
     given["share"] = 1.0 if corrected is None else 0.5  # as GET guarantee of a run takes it
@@ -113,7 +113,7 @@ def calibrated(
             parameter=parameter,
             epsilon=epsilon,
             delta=delta,
-            relation=relation_of(document.neighboring_relation),
+            relation=NeighboringRelation(document.neighboring_relation),
             accept=accepted_statuses(document.accept),
             accountant=accountant,
         )

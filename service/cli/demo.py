@@ -26,10 +26,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import accounting
+from accounting.events import NeighboringRelation
 from service.cli import EXIT_INTERRUPTED
 from service.identity.start_token import StartToken
 from service.schemas.ledger_document import LedgerDocument
-from service.schemas.requests import accepted_statuses, relation_of
+from service.schemas.requests import accepted_statuses
 from service.settings import START_TOKEN_SUFFIX
 
 if TYPE_CHECKING:
@@ -265,7 +266,7 @@ def recomputed(document: dict[str, Any]) -> float | None:
     ledger = LedgerDocument.model_validate(document)
     return accounting.guarantee(
         ledger.counts(),
-        relation=relation_of(ledger.neighboring_relation),
+        relation=NeighboringRelation(ledger.neighboring_relation),
         delta=_DELTA,
         accept=accepted_statuses(ledger.accept),
     ).epsilon

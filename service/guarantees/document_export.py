@@ -66,7 +66,8 @@ def document_of(
         ],
     }
     document |= {key: value for key, value in optional.items() if value}
-    if strategies := kept_strategies(connection, named_in(document)):
+    named = named_in(document)
+    if named and (strategies := kept_strategies(connection, named)):
         document["strategies"] = strategies
     return document
 

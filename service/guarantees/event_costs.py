@@ -21,8 +21,8 @@ from accounting.renyi.orders import ORDERS
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 from accounting.work_limit import cached_with_cost
 from service.errors import TooExpensiveError
+from service.guarantees.event_counts import RecordedCounts
 from service.guarantees.recorded_facts import facts_of_corrected_runs
-from service.guarantees.replay import RecordedCounts
 from service.ledger.budgets.accumulator import BudgetAccumulator
 from service.ledger.budgets.event_counts import by_pass
 from service.ledger.budgets.lineage import RowsPerParent, rows_of, seen_as

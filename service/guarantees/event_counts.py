@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
@@ -62,6 +62,21 @@ DESCENDANTS: Final = (
     .join(lineage, lineage.c.dataset_id == datasets.c.id)
     .where(lineage.c.ancestor_id == bindparam("dataset"))
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCounts:
+    """What was recorded; and the same with corrections laid over it, where there are any."""
+
+    recorded: EventCounts
+    corrected: EventCounts | None
+    corrections: int  # that bear on these facts
+    inherited: bool = False  # some of them are of datasets that were made from this one
+
+    @property
+    def accounts(self) -> tuple[EventCounts, ...]:
+        """Each account of the facts; a guarantee is to hold for all of them."""
+        return (self.recorded,) if self.corrected is None else (self.recorded, self.corrected)
 
 
 def _counts(rows: Iterable[Any], dataset_size: int, *, reserved: bool = False) -> EventCounts:

@@ -13,9 +13,10 @@ from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Guarantee, covering
 from service.errors import InvalidRequestError
 from service.guarantees.document_export import document_of
+from service.guarantees.event_counts import RecordedCounts
 from service.guarantees.recorded_facts import dataset_facts, run_facts
-from service.guarantees.replay import LATEST, RecordedCounts
-from service.ledger.budgets.budget import accept_of
+from service.guarantees.replay import LATEST
+from service.ledger.budgets.budget import accept_of, delta_of
 from service.ledger.fixed_plans import declared_end
 from service.ledger.hidden_iterates import (
     NOTHING_HIDDEN,
@@ -26,8 +27,8 @@ from service.ledger.hidden_iterates import (
 )
 from service.ledger.lookups import dataset_of, find_dataset, find_run
 from service.ledger.views import budget_of_dataset, run_answer, sampling_summary
+from service.schemas.event_codec import long_canonical
 from service.schemas.ledger_document import LedgerDocument
-from service.schemas.long_documents import long_canonical
 from service.schemas.responses import (
     EVERY_STEP,
     AsOf,
@@ -92,6 +93,8 @@ def _compute_guarantee(
     found = best_bound.with_odometer(
         found, counts, delta=asked.delta, accountant=asked.accountant, share=asked.share
     )
+    if hidden.release == EVERY_STEP:
+        return found
     return with_hidden_state_bound(
         found, hidden, accept=accept, accountant=asked.accountant, epsilon=asked.epsilon
     )
@@ -155,13 +158,6 @@ def _epsilon(
         for counts in every_count
     ]
     return None if None in bounds else max(bound.epsilon for bound in bounds if bound)
-
-
-def delta_of(dataset: Row[Any], run: Row[Any] | None = None) -> float | None:
-    """The delta to answer at: the run's, else the dataset's budget's."""
-    if run is not None and run.delta is not None:
-        return float(run.delta)
-    return None if dataset.budget_delta is None else float(dataset.budget_delta)
 
 
 def resolve_query(asked: Question, dataset: Row[Any], run: Row[Any] | None = None) -> Question:
@@ -233,8 +229,10 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Run
 
 def _ahead(run: Row[Any], dataset: Row[Any], facts: RecordedCounts) -> EventCounts | None:
     """The whole plan of a run that keeps to it and has not done it yet."""
+    if not run.on_plan:
+        return None
     plan = declared_end(run, dataset.dataset_size)
-    return None if plan is None or facts.recorded.steps == plan.steps else plan
+    return None if facts.recorded.steps == plan.steps else plan
 
 
 def _to_its_end(

@@ -53,7 +53,6 @@ from service.schemas.requests import (
     Step,
     StepCount,
     accepted_statuses,
-    relation_of,
 )
 from service.schemas.responses import EVERY_STEP
 from service.schemas.samplings import Count, ExpectedBatchSize, RatelessSampling, RowsPerUnit
@@ -208,7 +207,7 @@ class _Terms:
     @classmethod
     def of(cls, asked: _Plan) -> "_Terms":
         return cls(
-            relation=relation_of(asked.neighboring_relation),
+            relation=NeighboringRelation(asked.neighboring_relation),
             accept=accepted_statuses(asked.accept),
             delta=asked.delta,
             accountant=asked.accountant,

@@ -14,6 +14,7 @@ from accounting.events import Event, NeighboringRelation
 from service.errors import InvalidRequestError, NotFoundError
 from service.guarantees.event_counts import (
     DESCENDANTS,
+    RecordedCounts,
     dataset_counts,
     held_anew,
     run_counts,
@@ -29,7 +30,6 @@ from service.guarantees.replay import (
     OF_DATASET,
     Corrections,
     Fold,
-    RecordedCounts,
     RecordedPart,
     by_branch,
     correction_count,
@@ -99,9 +99,12 @@ def run_facts(
         NotFoundError: the run has no such branch.
         TooExpensiveError: more entries would have to be read than one question may read.
     """
-    found = by_branch(connection.execute(CORRECTIONS_OF_RUN, {"run": run.id, "known": known}))
+    rows = connection.execute(CORRECTIONS_OF_RUN, {"run": run.id, "known": known}).all()
+    if branch is None and until is None and not rows:
+        counts = run_counts(connection, run.id, dataset.dataset_size)
+        return RecordedCounts(recorded=counts, corrected=None, corrections=0)
+    found, taken = by_branch(rows), taken_in_run(connection, run.id)
     last = LATEST if until is None else until
-    taken = taken_in_run(connection, run.id)
     if branch is not None:
         path = _path(connection, run, branch)
         along = {number for number, _ in path}
@@ -114,8 +117,6 @@ def run_facts(
         parts = parts_of(recorded(connection, run, until=last))
         return folded(parts, found, dataset.dataset_size, taken)
     counts = run_counts(connection, run.id, dataset.dataset_size)
-    if not found:
-        return RecordedCounts(recorded=counts, corrected=None, corrections=0)
     changed = _corrected_branches(connection, found, dataset.dataset_size, taken)
     corrected = _exchanged(counts, [changed])
     return RecordedCounts(recorded=counts, corrected=corrected, corrections=changed.corrections)

@@ -5,7 +5,6 @@ Facts never change: a correction stands beside what it corrects.
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row, bindparam, func, select
@@ -20,6 +19,7 @@ from accounting.event_counts import (
 )
 from accounting.events import Event, Span
 from service.errors import TooExpensiveError
+from service.guarantees.event_counts import RecordedCounts
 from service.ledger.budgets.pass_positions import OPENS, beginning
 from service.schemas.event_codec import Line, Lines, Taken, event_of, laid_over
 from service.storage.tables import branches, corrections, distinct_events, entries
@@ -71,21 +71,6 @@ CORRECTIONS_OF_DATASET: Final = _CORRECTIONS.where(corrections.c.dataset_id == b
 
 RecordedPart = tuple[int, int, int, str, int]  # branch, first step, steps, content, opens
 Corrections = Mapping[int, Sequence[tuple[int, int, str]]]  # (first step, end, content) by branch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCounts:
-    """What was recorded; and the same with corrections laid over it, where there are any."""
-
-    recorded: EventCounts
-    corrected: EventCounts | None
-    corrections: int  # that bear on these facts
-    inherited: bool = False  # some of them are of datasets that were made from this one
-
-    @property
-    def accounts(self) -> tuple[EventCounts, ...]:
-        """Each account of the facts; a guarantee is to hold for all of them."""
-        return (self.recorded,) if self.corrected is None else (self.recorded, self.corrected)
 
 
 class LaidOver(NamedTuple):
@@ -174,7 +159,7 @@ def streamed(connection: Connection, query: Any, **values: int) -> Generator[Row
         yield from found
 
 
-def by_branch(rows: Iterable[Row[Any]]) -> Corrections:
+def by_branch(rows: Iterable[Any]) -> Corrections:
     """Corrections where they lie."""
     found: dict[int, list[tuple[int, int, str]]] = {}
     for row in rows:

@@ -19,10 +19,11 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam
 
 from accounting.event_counts import EventCounts
-from service.guarantees.guarantee import Question, delta_of, resolve_query
+from service.guarantees.guarantee import Question, resolve_query
 from service.guarantees.history import HistoryPoint, HistoryReading, read_whole
 from service.guarantees.noise_schedule import Schedule, Spans
 from service.guarantees.replay import LATEST, OF_RUN, Fold, correction_count, streamed
+from service.ledger.budgets.budget import delta_of
 from service.ledger.budgets.pass_positions import taken_in_run
 from service.ledger.lookups import dataset_of, find_run, recorded_steps
 from service.schemas.event_codec import Lines

@@ -48,13 +48,13 @@ def runs_within(limit: frozenset[str] | None) -> ColumnElement[bool]:
     return runs.c.dataset_id.in_(select(datasets.c.id).where(datasets_within(limit)))
 
 
-def require_dataset(limit: frozenset[str] | None, name: str) -> None:
+def require_dataset(limit: frozenset[str], name: str) -> None:
     """Refuse a dataset that a key does not reach, whether it is there or not.
 
     Raises:
         NotFoundError: it does not.
     """
-    if limit is not None and name not in limit and valid_name(name):
+    if name not in limit and valid_name(name):
         raise NotFoundError("There is no such dataset.")
 
 

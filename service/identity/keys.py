@@ -1,25 +1,33 @@
-"""The rows of API keys: created, given a new secret, revoked; each of it an act of the log."""
+"""The rows of API keys: created, given a new secret, revoked; each of it an act of the log.
+
+When each key was last used is no fact: no number depends on it, and a backup leaves it out.
+Requests note the time in memory. A thread stores what was noted once a minute, in a transaction of
+its own: no request waits for it, and each process writes at most once a minute for each key.
+"""
 
 import hashlib
 import json
+import logging
 import secrets
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.clock import now, stamp, utc
-from service.errors import ConflictError, InvalidRequestError, NotFoundError
+from service.errors import ConflictError, InvalidRequestError, LedgerError, NotFoundError
 from service.identity.rate_limit import RATE_MAX, RATE_MIN
 from service.ledger.log import leaves
 from service.ledger.log.leaves import Act
 from service.schemas.event_codec import canonical
 from service.schemas.requests import PERSON_LENGTH_MAX, valid_name
-from service.storage.tables import api_keys
+from service.storage.engine import transaction, upsert
+from service.storage.tables import api_keys, key_uses
 
 KEY_PREFIX: Final = "dpl_"
 KEY_BYTES: Final = 32  # of randomness; a fast hash is enough for a key that cannot be guessed
@@ -33,6 +41,9 @@ KEY_FILE: Final = "admin-key-file"
 START_TOKEN: Final = "start-token"  # noqa: S105 (a name)
 # What the log of acts says of those who acted without a key; no key may pass for one of them.
 RESERVED: Final = (COMMAND_LINE, KEY_FILE, START_TOKEN)
+USES_SECONDS: Final = 60.0  # between two writes; a time that is shown is at most so old
+_STOP_SECONDS: Final = 5.0
+_LOGGER = logging.getLogger("dpledger.key_uses")
 
 
 class Role(StrEnum):
@@ -280,3 +291,68 @@ def _require_terms(scope: Role, terms: Terms) -> None:
         raise InvalidRequestError("requests_per_second", message)
     if size is not None and not BODY_BYTES_MIN <= size <= 2**31:
         raise InvalidRequestError("body_bytes_max", f"must lie in [{BODY_BYTES_MIN}, {2**31}]")
+
+
+class KeyUses:
+    """The uses of keys that this process has seen, and the thread that stores them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._noted: dict[str, datetime] = {}  # by key; not stored yet
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="dpledger-key-uses", daemon=True)
+
+    def note(self, name: str) -> None:
+        """A key was used now."""
+        with self._lock:
+            self._noted[name] = now()
+
+    def start(self) -> None:
+        """Begin to store."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Store what is left, and end."""
+        self._stopping.set()
+        self._thread.join(_STOP_SECONDS)
+
+    def store(self) -> None:
+        """Store what was noted; what the database does not take is kept for the next time."""
+        with self._lock:
+            noted, self._noted = self._noted, {}
+        noted.pop(START_TOKEN, None)  # which is no key
+        if not noted:
+            return
+        try:
+            with transaction(self._engine) as connection:
+                _store_uses(connection, noted)
+        except LedgerError as error:
+            _LOGGER.info("the times of use were not stored: %s", error.detail)
+            with self._lock:
+                self._noted = noted | self._noted
+
+    def latest(self, connection: Connection) -> dict[str, datetime]:
+        """When each key was last used, by name; another process's uses may be a minute late."""
+        found = {row.name: utc(row.used_at) for row in connection.execute(select(key_uses))}
+        with self._lock:
+            noted = dict(self._noted)
+        for name, moment in noted.items():
+            found[name] = max(moment, found.get(name, moment))
+        return found
+
+    def _work(self) -> None:
+        while not self._stopping.wait(USES_SECONDS):
+            self.store()
+        self.store()
+
+
+def _store_uses(connection: Connection, noted: dict[str, datetime]) -> None:
+    """In the order of names, so that two processes do not wait for each other."""
+    rows = [{"name": name, "used_at": moment} for name, moment in sorted(noted.items())]
+    insert = upsert(connection.dialect.name, key_uses)
+    given = insert.excluded.used_at
+    statement = insert.on_conflict_do_update(
+        index_elements=["name"], set_={"used_at": given}, where=key_uses.c.used_at < given
+    )
+    connection.execute(statement, rows)

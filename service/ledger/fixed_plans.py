@@ -145,13 +145,13 @@ def leading(spans: Sequence[Span], steps: int) -> list[Span]:
     return found
 
 
-def declared_end(run: Row[Any], dataset_size: int) -> EventCounts | None:
-    """The whole plan's counts while the run keeps to the plan that holds its budget; else None.
+def declared_end(run: Row[Any], dataset_size: int) -> EventCounts:
+    """The whole plan's counts of a run that keeps to the plan that holds its budget.
 
     The plan's end is what the run's guarantee is of, however early it stopped: stopping there may
     have been a choice that the answers led to.
     """
-    return count_events([plan_of(run.plan, dataset_size)]) if run.on_plan else None
+    return count_events([plan_of(run.plan, dataset_size)])
 
 
 def reserve_plan(

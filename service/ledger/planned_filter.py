@@ -3,13 +3,14 @@
 from typing import Any, Final
 
 from accounting.event_counts import EventCounts, count_events
+from accounting.events import NeighboringRelation
 from accounting.filters import EnvelopeFilter, choose, order_for, share_held
 from accounting.filters.renyi import RenyiFilter
 from service.errors import InvalidRequestError
 from service.ledger.budgets.envelopes import envelope_record
 from service.ledger.budgets.planned_envelopes import plan_envelope
 from service.schemas.event_codec import canonical, spans_of
-from service.schemas.requests import Budget, NewDataset, accepted_statuses, relation_of
+from service.schemas.requests import Budget, NewDataset, accepted_statuses
 from service.work_limit import bounded
 
 _LOCATION: Final = "body.for"
@@ -45,7 +46,7 @@ def planned_filter(new: NewDataset) -> str | None:
     spans = spans_of(
         plan.events, dataset_size=new.dataset_size, first_step=0, location=f"{_LOCATION}.events"
     )
-    counts, relation = count_events([spans]), relation_of(new.neighboring_relation)
+    counts, relation = count_events([spans]), NeighboringRelation(new.neighboring_relation)
     limit: dict[str, Any] = {"epsilon": budget.epsilon, "delta": budget.delta}
     given: dict[str, Any] = {"relation": relation, "accept": accepted_statuses(new.accept)}
     with bounded("The plan of the budget"):

@@ -11,13 +11,8 @@ from sqlalchemy import Connection, Row, bindparam, select
 
 from service.errors import TooExpensiveError
 from service.guarantees.event_counts import counts_of_runs
-from service.guarantees.guarantee import (
-    Question,
-    dataset_guarantee,
-    delta_of,
-    guarantee_of,
-    run_guarantee,
-)
+from service.guarantees.guarantee import Question, dataset_guarantee, guarantee_of, run_guarantee
+from service.ledger.budgets.budget import delta_of
 from service.operations.budget_summaries import steps_of
 from service.schemas.responses import EVERY_STEP, Answer, GuaranteeAnswer, RunPage
 from service.storage.tables import corrections, datasets

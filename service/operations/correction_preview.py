@@ -6,12 +6,14 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Row
 
 from service.clock import now
-from service.guarantees.guarantee import delta_of, guarantee_of_facts
+from service.guarantees.event_counts import RecordedCounts
+from service.guarantees.guarantee import guarantee_of_facts
 from service.guarantees.recorded_facts import dataset_facts, run_facts
-from service.guarantees.replay import LATEST, RecordedCounts
+from service.guarantees.replay import LATEST
 from service.ledger import lookups
 from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.append.write_access import rehearse
+from service.ledger.budgets.budget import delta_of
 from service.ledger.corrections import Correct
 from service.ledger.views import budget_of_dataset
 from service.schemas.responses import BudgetAnswer, GuaranteeAnswer

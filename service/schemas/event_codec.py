@@ -40,13 +40,18 @@ from accounting.events import (
     Zcdp,
 )
 from service.errors import InvalidRequestError
-from service.schemas.correlated.steps import require_pair
+from service.schemas.correlated.steps import (
+    CorrelatedSampling,
+    MatrixGaussianMechanism,
+    require_pair,
+)
 from service.schemas.mechanisms import MechanismMessage, to_mechanism
 from service.schemas.message import Wire
 from service.schemas.requests import PlannedEvent, StepMessage
 from service.schemas.samplings import SamplingMessage, to_sampling
 
 LEDGER_FORMAT: Final = "dpledger/1"
+PART: Final = 200  # members of a list that are encoded at once
 MAIN: Final = "main"  # the branch every run begins with
 T = TypeVar("T")
 
@@ -183,6 +188,21 @@ def canonical(value: Any) -> str:
     return _ENCODER.encode(value)
 
 
+def long_canonical(value: Any) -> str:
+    """The same text as `canonical`, made in parts.
+
+    Python encodes JSON without letting another thread in: a document of a megabyte would hold up
+    every append for tens of milliseconds.
+    """
+    if isinstance(value, dict):
+        members = (f"{canonical(name)}:{long_canonical(value[name])}" for name in sorted(value))
+        return f"{{{','.join(members)}}}"
+    if not isinstance(value, list) or len(value) <= PART:
+        return canonical(value)
+    parts = (value[first : first + PART] for first in range(0, len(value), PART))
+    return f"[{','.join(canonical(part)[1:-1] for part in parts)}]"
+
+
 _KINDS: Final[dict[type, str]] = {
     Gaussian: "gaussian",
     Laplace: "laplace",
@@ -283,7 +303,10 @@ def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -
     key = (id(message.mechanism), id(message.sampling), dataset_size)
     if (known := _events.get(key)) is not None:
         return known[2]
-    require_pair(message.mechanism, message.sampling, location=location)
+    if isinstance(message.mechanism, MatrixGaussianMechanism) or isinstance(
+        message.sampling, CorrelatedSampling
+    ):
+        require_pair(message.mechanism, message.sampling, location=location)
     mechanism = to_mechanism(
         message.mechanism, dataset_size=dataset_size, location=f"{location}.mechanism"
     )

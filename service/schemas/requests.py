@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from accounting.events import UNIT_ROWS_MAX, NeighboringRelation
+from accounting.events import UNIT_ROWS_MAX
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
 from accounting.last_iterate.declared import STAGES_MAX
 from service.schemas.assumptions import StageMessage
@@ -384,8 +384,3 @@ class Finish(Body):
 def accepted_statuses(accept: Sequence[str] | None) -> frozenset[Status]:
     """The statuses a caller accepts; the default when it does not say."""
     return ACCEPTABLE & {Status(status) for status in accept} if accept else DEFAULT_ACCEPT
-
-
-def relation_of(name: str) -> NeighboringRelation:
-    """The neighbouring relation of that name."""
-    return NeighboringRelation(name)

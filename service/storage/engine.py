@@ -1,4 +1,7 @@
-"""Connections and transactions: the only file that knows which database it is."""
+"""Transactions, and what a failure of the database is for a caller.
+
+`sqlite` and `postgres` make the connections.
+"""
 
 import sqlite3
 import threading
@@ -8,44 +11,108 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
+import psycopg
+from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.errors import DamagedError, StartupError, UnavailableError
 from service.settings import ADDRESS_FORMS, address_of
-from service.storage.driver_errors import (
+from service.storage.postgres import postgres_engine
+from service.storage.sqlite import (
     DATABASE_DAMAGED,
-    DRIVER_ERRORS,
+    OPEN_FILE,
     SQLITE_BROKEN,
-    UNAVAILABLE,
+    OpenFile,
+    make_room,
     sqlite_code,
-    translated_errors,
+    sqlite_engine,
 )
-from service.storage.postgres_session import PostgresSession, connect_to_primary
-from service.storage.sqlite_file import LedgerFile, OpenFile
-from service.storage.write_health import Attempts
 
+UNAVAILABLE = "The database does not answer now; send the same request again."
+_REFUSED = "The database does not let the service's role do this; its operator has to see to it."
+DRIVER_ERRORS: Final = (sqlite3.Error, psycopg.Error)  # where statements went to them directly
+# Of PostgreSQL's errors by their codes: not the primary server any more, and a transaction that the
+# server ended because it took too long.
+_ELSEWHERE: Final = frozenset({"25006", "25P03", "25P04"})
+_NOT_ALLOWED: Final = "42501"  # a right that the service's role has not, or no more
+_BROKEN: Final = "XX"  # a page or an index that is not what it should be
+FAILED: Final = "a write failed"
+WAITING: Final = "a write waits"
 _IDLE_SECONDS = 5.0  # after which a connection is looked at before it is used
 POOL_SIZE = 16  # connections kept; requests beyond wait for one
 _READ_ONLY = "dpledger_read_only"
-_FILE = "dpledger_file"  # what a connection to SQLite has opened
 _WAIT = "dpledger_wait"  # seconds that a thread waits for its turn to write
 _ATTEMPTS = "dpledger_attempts"  # to write, of one engine
 _DEDICATED = "dpledger_dedicated"  # a connection that begins on the driver's own cursor
-# A worker that stands still in the middle of a transaction holds a dataset's lock no longer than
-# so many times what others wait for it; what it did by then is undone.
-STANDSTILL: Final = 6
-STANDSTILL_SECONDS_MIN: Final = 5.0
-SILENCE: Final = 3  # waits without a word, after which a server is left
-SILENCE_SECONDS_MIN: Final = 5.0
 _WHOLE: Final = 5_701_482  # the number by which PostgreSQL knows the lock of the whole ledger
 # How a dedicated connection begins: in PostgreSQL a second statement would wait for an answer more.
 _BEGIN: Final = {
     "sqlite": "BEGIN IMMEDIATE",
     "postgresql": f"BEGIN; SELECT pg_advisory_xact_lock_shared({_WHOLE})",
 }
-_KEEPALIVES: Final = 3  # without an answer, after which a server is gone
+
+
+class Attempts:
+    """Attempts to write to one database."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.read_failures = 0  # of the database, since this process started, as are the next
+        self.write_failures = 0
+        self._failed = False
+        self._begun: dict[object, float] = {}
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Attempt to write; a failure of the database is noted.
+
+        Success is not: a small write succeeds on a disk that has no room for a large one.
+        """
+        mark = object()
+        with self._lock:
+            self._begun[mark] = time.monotonic()
+        try:
+            yield
+        except UnavailableError as error:
+            # What refuses without a driver's failure behind it says nothing of the database.
+            if error.__cause__ is not None:
+                with self._lock:
+                    self._failed = True
+                    self.write_failures += 1
+            raise
+        finally:
+            with self._lock:
+                del self._begun[mark]
+
+    def mended(self, failures: int) -> None:
+        """Note that as much was written as a large append takes.
+
+        Args:
+            failures: `write_failures` before it was tried; what failed meanwhile still counts.
+        """
+        with self._lock:
+            if self.write_failures == failures:
+                self._failed = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read; whether the database failed is noted."""
+        try:
+            yield
+        except UnavailableError as error:
+            if error.__cause__ is not None:
+                self.read_failures += 1
+            raise
+
+    def trouble(self, seconds_max: float) -> str | None:
+        """What is wrong, or nothing; an attempt that takes longer than so long waits."""
+        if self._failed:
+            return FAILED
+        with self._lock:
+            first = min(self._begun.values(), default=None)
+        return WAITING if first is not None and time.monotonic() - first > seconds_max else None
 
 
 def connect(
@@ -63,12 +130,19 @@ def connect(
     Raises:
         StartupError: the address is neither.
     """
-    address = address_of(url)
+    address, wait = address_of(url), busy_timeout_seconds
     kind = address.get_backend_name()
+    pool: dict[str, Any] = {
+        "pool_size": POOL_SIZE,
+        "max_overflow": POOL_SIZE,
+        "pool_timeout": wait,
+        "execution_options": {_WAIT: wait, _ATTEMPTS: Attempts()},
+    }
     if kind == "sqlite":
-        engine = _sqlite(address, busy_timeout_seconds, new=new)
+        engine = sqlite_engine(address, wait, new=new, **pool)
+        event.listen(engine, "begin", _sqlite_on_begin)
     elif kind == "postgresql":
-        engine = _postgres(address, busy_timeout_seconds, serving=serving)
+        engine = postgres_engine(address, wait, serving=serving, **pool)
     else:
         raise StartupError(ADDRESS_FORMS)
     return engine
@@ -90,87 +164,6 @@ def sqlite_path(engine: Engine) -> Path | None:
     return Path(engine.url.database or "") if engine.dialect.name == "sqlite" else None
 
 
-def _sqlite(address: URL, wait: float, *, new: bool) -> Engine:
-    if not address.database or address.database == ":memory:":
-        raise StartupError("database_url: SQLite needs a file; memory forgets the ledger.")
-    engine = create_engine(
-        address.set(drivername="sqlite+pysqlite"),
-        pool_size=POOL_SIZE,
-        max_overflow=POOL_SIZE,
-        pool_timeout=wait,
-        execution_options={_WAIT: wait, _ATTEMPTS: Attempts()},
-        connect_args={"timeout": wait, "check_same_thread": False, "uri": True},
-    )
-    file = LedgerFile(Path(address.database), new=new)
-
-    def place(_dialect: Any, _record: Any, arguments: list[Any], _given: Any) -> None:
-        arguments[0] = file.address()
-
-    def opened(connection: Any, record: Any) -> None:
-        try:
-            _sqlite_on_connect(connection)
-        except sqlite3.Error as error:
-            if sqlite_code(error) in SQLITE_BROKEN:  # a new connection reads the first page at once
-                raise file.condemn(DATABASE_DAMAGED) from error
-            raise
-        record.info[_FILE] = file.opened()
-
-    event.listen(engine, "do_connect", place)
-    event.listen(engine, "connect", opened)
-    event.listen(engine, "begin", _sqlite_on_begin)
-    return engine
-
-
-def _postgres(address: URL, wait: float, *, serving: bool) -> Engine:
-    wait_ms = int(wait * 1000)
-    standstill_ms = int(1000 * max(STANDSTILL_SECONDS_MIN, STANDSTILL * wait))
-    seconds = max(1, int(wait))
-    chosen: dict[str, Any] = {
-        "connect_timeout": seconds,
-        # A network that swallows everything would be waited for as long as for a quarter hour.
-        "tcp_user_timeout": wait_ms,
-        "keepalives_idle": seconds,
-        "keepalives_interval": seconds,
-        "keepalives_count": _KEEPALIVES,
-    }
-    engine = create_engine(
-        address.set(drivername="postgresql+psycopg"),
-        pool_size=POOL_SIZE,
-        max_overflow=POOL_SIZE,
-        pool_timeout=wait,
-        pool_pre_ping=True,
-        execution_options={_WAIT: wait, _ATTEMPTS: Attempts()},
-        connect_args={name: value for name, value in chosen.items() if name not in address.query},
-    )
-    # By then every append that waits was answered 503.
-    limit = max(SILENCE_SECONDS_MIN, SILENCE * wait) if serving else None
-
-    # A server that is only read from may be behind: its numbers would be too low.
-    any_server = "target_session_attrs" in address.query
-
-    def begin(session: PostgresSession) -> bool:
-        writes = session.begin(limit_seconds=limit, lock_ms=wait_ms, idle_ms=standstill_ms)
-        return writes or any_server
-
-    def opened(_dialect: Any, _record: Any, _given: Any, arguments: Any) -> PostgresSession:
-        return connect_to_primary(arguments, begin)
-
-    event.listen(engine, "do_connect", opened)
-    return engine
-
-
-def _sqlite_on_connect(connection: Any) -> None:
-    # SQLAlchemy begins transactions itself (below); sqlite3 must not begin its own.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    # Without the last, INSERT OR REPLACE would delete a fact and no trigger would know.
-    for pragma in (
-        "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "recursive_triggers=ON",
-    ):  # fmt: skip
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
 def _sqlite_on_begin(connection: Connection) -> None:
     # A deferred transaction that reads, then writes, fails when another wrote in between.
     options = connection.get_execution_options()
@@ -182,7 +175,7 @@ def _sqlite_on_begin(connection: Connection) -> None:
 
 def _require_same(connection: Connection) -> None:
     """Refuse to go on, or to acknowledge, where the file of SQLite is not there any more."""
-    opened: OpenFile | None = connection.info.get(_FILE)
+    opened: OpenFile | None = connection.info.get(OPEN_FILE)
     if opened is not None:
         opened.require_same()
 
@@ -259,7 +252,7 @@ class DedicatedConnection:
             self.close()
         with attempts_of(self._engine).one(), _turn(self._engine):
             try:
-                with translated_errors():
+                with _translated_errors():
                     if self._connection is None:
                         self._connection = _dedicated(self._engine)
                 with _unit(self._connection):
@@ -290,7 +283,7 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def _answering(engine: Engine) -> Iterator[Connection]:
-    with translated_errors():
+    with _translated_errors():
         connection = engine.connect()
     try:
         with _unit(connection):
@@ -304,7 +297,7 @@ def _answering(engine: Engine) -> Iterator[Connection]:
 def _unit(connection: Connection) -> Iterator[None]:
     """A transaction on a connection, which is not used again if the database failed in it."""
     try:
-        with translated_errors():
+        with _translated_errors():
             with _begun(connection):
                 yield
             _require_same(connection)
@@ -313,6 +306,40 @@ def _unit(connection: Connection) -> Iterator[None]:
         if not connection.closed and not connection.invalidated:
             _let_go(connection, error)
         raise
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    """Say what a driver's failure is for a caller."""
+    try:
+        yield
+    except (PoolTimeoutError, DBAPIError, *DRIVER_ERRORS) as error:
+        refusal = _refusal(error)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def _refusal(error: Exception) -> UnavailableError | None:
+    """What a driver's failure is for a caller; none of a defect of ours."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(original, sqlite3.Error):
+        if sqlite_code(original) in SQLITE_BROKEN:
+            return DamagedError(DATABASE_DAMAGED)
+        return UnavailableError(UNAVAILABLE) if _is_operational(original) else None
+    if isinstance(original, psycopg.Error):
+        code = original.sqlstate or ""
+        if code.startswith(_BROKEN):
+            return DamagedError(DATABASE_DAMAGED)
+        if code == _NOT_ALLOWED:
+            return UnavailableError(_REFUSED)
+        lost = isinstance(original, psycopg.InterfaceError) or code in _ELSEWHERE
+        return UnavailableError(UNAVAILABLE) if lost or _is_operational(original) else None
+    return UnavailableError(UNAVAILABLE)  # no connection was free
+
+
+def _is_operational(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError | psycopg.OperationalError)
 
 
 def _dedicated(engine: Engine) -> Connection:
@@ -357,24 +384,14 @@ def _order(connection: Connection, statement: str) -> Any:
 
 
 def _let_go(connection: Connection, error: UnavailableError) -> None:
-    opened: OpenFile | None = connection.info.get(_FILE)
+    opened: OpenFile | None = connection.info.get(OPEN_FILE)
     if opened is None:
         # It may lead to a server that is none any more, or that only copies another.
         connection.invalidate()
     elif isinstance(error, DamagedError):
         opened.file.condemn(error.detail)
     elif sqlite_code(error.__cause__) == sqlite3.SQLITE_FULL:
-        _make_room(connection)
-
-
-def _make_room(connection: Connection) -> None:
-    """Move SQLite's log into its file, so that the log's room is used again.
-
-    SQLite does so after every thousandth page that is committed, which a full disk may never see.
-    """
-    driver: Any = connection.connection.driver_connection
-    with suppress(sqlite3.Error):  # the disk is full, or another connection reads
-        driver.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        make_room(connection)
 
 
 def upsert(dialect_name: str, table: Table) -> Any:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DatabaseError
 
 from service.errors import DamagedError, StartupError
 from service.storage.engine import snapshot, sqlite_path, transaction
-from service.storage.sqlite_file import is_blank, left_behind, require_unused
+from service.storage.sqlite import is_blank, left_behind, require_unused
 
 if TYPE_CHECKING:
     from alembic.config import Config

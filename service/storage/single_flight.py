@@ -39,15 +39,3 @@ class SingleFlight(Generic[Found]):
         if not done:
             raise UnavailableError(LATER)
         return looking.result()
-
-    async def take_unless(self, known: Callable[[], bool]) -> None:
-        """Look unless what a look has found is still new enough: only then is a thread worth it.
-
-        Look again where the first look had begun before the question, and too long before it.
-
-        Raises:
-            UnavailableError: nothing was seen, in the time of `take`.
-        """
-        for _ in range(2):
-            if not known():
-                await self.take()

@@ -68,11 +68,9 @@ class DirectAppends:
         self._seconds_max = seconds_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request, which is a POST."""
         started = time.perf_counter()
-        usual = None
-        if scope["type"] == "http" and scope["method"] == "POST":
-            usual = self._usual(scope)
+        usual = self._usual(scope)
         if usual is None:
             await self._framework(scope, receive, send)
             return

@@ -27,7 +27,7 @@ class Tracing(Protocol):
     def around(self, app: ASGIApp) -> ASGIApp:
         """The application, each of whose requests is a span."""
 
-    def committing(self, spans: Sequence[Any]) -> AbstractContextManager[object]:
+    def committing(self, spans: Sequence[Any], /) -> AbstractContextManager[object]:
         """A span for a transaction of the writer, which ends the work of these requests' spans."""
 
     def stop(self) -> None:
@@ -37,13 +37,11 @@ class Tracing(Protocol):
 class Untraced:
     """Nothing is traced, and nothing is done for it."""
 
+    committing = nullcontext  # around a transaction there is nothing
+
     def around(self, app: ASGIApp) -> ASGIApp:
         """The application itself."""
         return app
-
-    def committing(self, spans: Sequence[Any]) -> AbstractContextManager[object]:
-        """Nothing around a transaction."""
-        return nullcontext()
 
     def stop(self) -> None:
         """Nothing is left to send."""

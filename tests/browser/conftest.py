@@ -22,7 +22,7 @@ from service.identity.keys import Role, create_key
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect, transaction
-from service.storage.sqlite_file import KEY_SUFFIX, beside
+from service.storage.sqlite import KEY_SUFFIX, beside
 from service.transparency.signing import Signer
 from tests.browser.desks import Desks
 from tests.browser.looking import Look, looking

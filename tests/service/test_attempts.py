@@ -3,7 +3,7 @@
 import pytest
 
 from service.errors import NotFoundError, UnavailableError
-from service.storage.write_health import FAILED, WAITING, Attempts
+from service.storage.engine import FAILED, WAITING, Attempts
 
 FOREVER = 1e9  # seconds
 

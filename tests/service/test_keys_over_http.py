@@ -12,13 +12,11 @@ from sqlalchemy import Engine, select, update
 
 from service.clock import now, stamp
 from service.errors import InvalidRequestError
-from service.identity import key_administration, key_uses
+from service.identity import key_administration, keys
 from service.identity.key_administration import KeyRevocation
-from service.identity.key_uses import KeyUses
-from service.identity.keys import Role, create_key, list_keys, terms_of
+from service.identity.keys import KeyUses, Role, create_key, list_keys, terms_of
 from service.storage.engine import snapshot, transaction
-from service.storage.tables import api_keys
-from service.storage.tables import key_uses as table
+from service.storage.tables import api_keys, key_uses
 from tests.conftest import AS_ADMIN
 from tests.service.samples import Json
 from tests.service.test_keys import bearer
@@ -195,7 +193,7 @@ def test_two_admins_who_revoke_each_other_at_once_leave_one(engine: Engine) -> N
 
 def used(engine: Engine) -> dict[str, object]:
     with snapshot(engine) as connection:
-        return {row.name: row.used_at for row in connection.execute(select(table))}
+        return {row.name: row.used_at for row in connection.execute(select(key_uses))}
 
 
 def test_the_last_use_is_listed_at_once_and_stored_when_the_service_ends(
@@ -218,7 +216,7 @@ def test_uses_are_written_once_a_minute_and_never_go_back(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [now()]
-    monkeypatch.setattr(key_uses, "now", lambda: clock[0])
+    monkeypatch.setattr(keys, "now", lambda: clock[0])
     here, elsewhere = KeyUses(engine), KeyUses(engine)
     elsewhere.note("cluster")  # before the other, and stored after it
     clock[0] += timedelta(seconds=10)
@@ -231,7 +229,7 @@ def test_uses_are_written_once_a_minute_and_never_go_back(
     assert used(engine) == first
     with snapshot(engine) as connection:
         assert elsewhere.latest(connection)["cluster"] == clock[0]
-    assert key_uses.USES_SECONDS == 60
+    assert keys.USES_SECONDS == 60
 
 
 def test_what_the_database_does_not_take_is_kept_for_the_next_time(
@@ -244,7 +242,7 @@ def test_what_the_database_does_not_take_is_kept_for_the_next_time(
         def refuse(*_given: object) -> None:
             raise InvalidRequestError("x", "y")
 
-        broken.setattr(key_uses, "_store", refuse)
+        broken.setattr(keys, "_store_uses", refuse)
         uses.store()
     assert used(engine) == {}
     uses.store()

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.schemas import long_documents
-from service.schemas.event_codec import canonical
-from service.schemas.long_documents import PART, long_canonical
+from service.schemas import event_codec
+from service.schemas.event_codec import PART, canonical, long_canonical
 
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -23,7 +22,7 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_the_text_is_that_of_the_whole(value: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(long_documents, "PART", 3)
+        patch.setattr(event_codec, "PART", 3)
         assert long_canonical(value) == canonical(value)
 
 
@@ -43,6 +42,6 @@ def test_no_more_than_a_part_is_encoded_at_once(monkeypatch: pytest.MonkeyPatch)
 
     value = {"events": [{"steps": number} for number in range(10 * PART + 7)], "run": "run"}
     expected = whole(value)
-    monkeypatch.setattr(long_documents, "canonical", noted)
+    monkeypatch.setattr(event_codec, "canonical", noted)
     assert long_canonical(value) == expected
     assert max(longest) == PART

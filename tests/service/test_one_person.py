@@ -16,6 +16,7 @@ from service.ledger.lookups import dataset_of, find_dataset, find_run
 from service.ledger.views import budget_of_dataset
 from service.storage.engine import snapshot
 from tests.service.samples import BUDGET, FULL, append, dataset, event, run, setup
+from tests.service.test_fixed_plans import PLAN
 from tests.service.test_reports import text_of
 
 STEPS = 100
@@ -258,3 +259,15 @@ def test_a_statement_leads_to_the_theorem_that_it_names(api: httpx.Client) -> No
     file = api.get("/datasets/data/report?format=file").text  # a page of no service
     assert "Theorem 3 of dpledger&#39;s docs/theory/composition.md" in file
     assert link not in file
+
+
+def test_of_a_run_on_its_plan_every_case_counts_the_whole_plan(
+    api: httpx.Client, engine: Engine
+) -> None:
+    setup(api, plan=PLAN, budget={"epsilon": 9.0, "delta": 1e-5})
+    append(api, PLAN[0] | {"first_step": 0, "steps": 5}).raise_for_status()
+    found = of_run(engine)
+    whole, elsewhere = case(found, "certified").epsilon, case(found, "elsewhere").epsilon
+    assert whole is not None
+    assert elsewhere is not None
+    assert elsewhere > whole > 1

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from accounting.events import Event
 from service.errors import UnavailableError
-from service.ledger.append import reply
+from service.ledger.append import rdp_reading
 from service.ledger.append.append import Append
 from service.ledger.append.writer import Writer, _Waiting
 from service.ledger.budgets import cost_cache
@@ -75,7 +75,7 @@ def victim(api: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Victi
 
     watched(Cost, "of")
     watched(Reason, "of")
-    watched(reply, "meter_of")  # type: ignore[arg-type]
+    watched(rdp_reading, "meter_of")  # type: ignore[arg-type]
     yield found
     monkeypatch.undo()
 

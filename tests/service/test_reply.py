@@ -17,8 +17,8 @@ from accounting.events import Event, Full, Gaussian, Laplace, NeighboringRelatio
 from accounting.guarantees import Status
 from service.ledger.append import rdp_reading
 from service.ledger.append.rdp_reading import meter_of, read_guarantee
-from service.ledger.append.reply import encode
 from service.ledger.budgets.event_counts import StepsAndPasses
+from service.web.api.append_events import encode
 from tests.service.samples import BUDGET, Json, append, event, setup
 
 FULL_TWO = Event(mechanism=Gaussian(noise_multiplier=2.0), sampling=Full())

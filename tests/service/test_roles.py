@@ -14,9 +14,8 @@ from service.errors import UnavailableError
 from service.operations.diagnostics.database import ledger
 from service.settings import Settings
 from service.storage import migrations
-from service.storage.engine import connect, transaction
+from service.storage.engine import FAILED, connect, transaction
 from service.storage.tables import INSERT_ONLY
-from service.storage.write_health import FAILED
 from tests.conftest import AS_ADMIN, running
 from tests.service.faults.answers import insisted
 from tests.service.samples import append, event, setup

@@ -97,9 +97,8 @@ def promise_of_run(
         return None
     facts = run_facts(connection, run, dataset)
     accounts = [facts.recorded, *([] if facts.corrected is None else [facts.corrected])]
-    plan = declared_end(run, dataset.dataset_size)
-    if plan is not None and found.planned_steps is not None:
-        accounts.append(plan)
+    if run.on_plan and found.planned_steps is not None:
+        accounts.append(declared_end(run, dataset.dataset_size))
     own = run.budget_epsilon is not None
     charged = None if budget is None else budget.share
     if not own:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, func, select
 
 from service.clock import now
 from service.errors import InvalidRequestError
-from service.guarantees.guarantee import Question, dataset_guarantee, delta_of, run_guarantee
+from service.guarantees.guarantee import Question, dataset_guarantee, run_guarantee
 from service.guarantees.statements.one_person import (
     PersonPromise,
     promise_of_dataset,
@@ -34,6 +34,7 @@ from service.guarantees.statements.statement_text import (
     shown_of_run,
 )
 from service.guarantees.theorem_catalog import BoundAnswer, bound_answers
+from service.ledger.budgets.budget import delta_of
 from service.ledger.lookups import dataset_of, find_dataset, find_run
 from service.ledger.views import LogAnswer, budget_of_dataset, log_answer, run_answer
 from service.schemas.provenance import DELTAS, versions

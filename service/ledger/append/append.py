@@ -28,8 +28,8 @@ from service.ledger.append.admission import (
     require_unfrozen,
     scopes_of,
 )
-from service.ledger.append.fresh_noise import require_fresh_noise, told_of_reuse
-from service.ledger.append.reply import budget, reading
+from service.ledger.append.fresh_noise import records_reuse, require_fresh_noise
+from service.ledger.append.rdp_reading import reading
 from service.ledger.append.state import (
     Branch,
     DatasetState,
@@ -152,7 +152,7 @@ def append(work: UnitOfWork, asked: Append, *, moment: datetime) -> dict[str, An
         "sequence": state.head,
         "verdict": verdict,
         "guarantee": reading(state, run),
-        "budget": budget(state, run),
+        "budget": scope.answer() if (scope := state.scope or run.scope) else None,
     }
 
 
@@ -166,10 +166,9 @@ def _take(
     moment: datetime,
 ) -> str:
     """Hold fresh steps against the budgets and count them; the verdict."""
-    mode = asked.mode
     on_plan = bool(run.on_plan) and follows(run, branch, fresh)
     scopes = scopes_of(state, run, with_run=not on_plan)
-    if mode == "charge":
+    if asked.mode == "charge":
         if run.state in CLOSED:
             raise RunFinishedError("The run was closed; record steps that ran after its end.")
         require_unfrozen(state)
@@ -179,7 +178,7 @@ def _take(
     def change_of(parts: Sequence[PositionedSpan]) -> BudgetDelta:
         return compute_append_effect(branch, parts, run.shifts).move
 
-    if mode == "charge":
+    if asked.mode == "charge":
         require_bounds(fresh, state, scopes)
         require_fresh_noise(fresh, change_of)
         try:
@@ -225,7 +224,7 @@ def _count(
     moment: datetime,
 ) -> None:
     """Count fresh steps everywhere; from here on nothing is refused."""
-    notes, trace = state.notes, trace_context.current_traceparent()
+    notes, trace = state.notes, trace_context.traceparent.get()
     _note_key(state, run, branch, asked.by)
     for part in fresh:
         state.head += 1
@@ -245,7 +244,8 @@ def _count(
         )
     state.take(run, gone.move, gone.starts)
     _mark_withdrawn(state, run, branch, fresh)
-    notes.incidents += told_of_reuse(state, run, branch.name, gone.move)
+    if any(part.event.is_correlated for part in fresh) and records_reuse(gone.move):
+        notes.incidents.append(_incident(state, run, Kind.NOISE_REUSED, branch=branch.name))
     branch.move_to(fresh[-1].end, gone.open_pass)
     branch.tail = _tail(branch.tail, fresh[-1])
     notes.branches[branch.id] = branch

@@ -7,10 +7,8 @@ from accounting.bounds.event_bounds import REASON_NOISE_AGAIN
 from accounting.events import NoNoise
 from service.errors import UnsupportedEventError
 from service.ledger.append.admission import ChangeOf, PositionedSpan
-from service.ledger.append.state import DatasetState, RunState
 from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.event_counts import NOTHING
-from service.ledger.incidents import Incident, Kind
 
 
 def reuses_noise(move: BudgetDelta) -> bool:
@@ -21,21 +19,9 @@ def reuses_noise(move: BudgetDelta) -> bool:
     )
 
 
-def told_of_reuse(
-    state: DatasetState, run: RunState, branch: str, move: BudgetDelta
-) -> list[Incident]:
-    """The incident of steps that were recorded, if their noise may be used elsewhere."""
-    if not reuses_noise(replace(move, reserved=NOTHING)):
-        return []
-    return [
-        Incident(
-            dataset_id=state.id,
-            run_id=run.id,
-            kind=Kind.NOISE_REUSED,
-            sequence=state.head,
-            detail={"dataset": state.name, "run": run.name, "branch": branch},
-        )
-    ]
+def records_reuse(move: BudgetDelta) -> bool:
+    """The same of the steps that were recorded alone."""
+    return reuses_noise(replace(move, reserved=NOTHING))
 
 
 def require_fresh_noise(parts: Sequence[PositionedSpan], change_of: ChangeOf) -> None:

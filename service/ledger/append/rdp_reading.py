@@ -1,10 +1,12 @@
-"""The Renyi reading of a run's event counts that answers an append, and what it rests on."""
+"""The reading of a run that answers an append: cheap, and the same for the same event counts.
+
+It is a Renyi reading of its events, or else what its filter has added up.
+"""
 
 import math
-import threading
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -12,20 +14,16 @@ import numpy as np
 
 import accounting
 from accounting.accountants import best_bound
-from accounting.bounds.event_bounds import (
-    NoBoundError,
-    accepted,
-    failure,
-    least_curve,
-    sensitivity_of,
-)
-from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.event_counts import read_together
-from accounting.events import Cyclic, Event, Gaussian, NeighboringRelation, Sampling, Shuffle
+from accounting.events import Cyclic, Event, NeighboringRelation, Sampling, Shuffle
 from accounting.guarantees import Status
 from accounting.renyi.conversion import conversion_costs
 from accounting.renyi.orders import ORDERS
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_up
+from service.ledger.append.event_curves import EventCurve, curve_of, known_curve
+from service.ledger.append.state import DatasetState, RunState
+from service.ledger.budgets import cost_cache
+from service.ledger.budgets.accumulator import BudgetAccumulator
 from service.ledger.budgets.event_counts import StepsAndPasses, by_pass, count_events
 from service.schemas.responses import EVERY_STEP
 
@@ -33,7 +31,6 @@ _READING = "rdp"  # the cheapest accountant that serves every event
 ORDER_MIN: Final = 1 + 1e-6
 ORDER_MAX: Final = 1e6
 _CONVERSION_SLACK: Final = 1e-9  # far more than the roundings of a conversion at these orders
-CURVES_MAX: Final = 8192  # of events, that an append finds without working them out
 REASON_NONE = "No accepted bound is finite; GET the guarantee says why."
 NOT_WORKED_OUT: Final[dict[str, Any]] = {
     "epsilon_lower": None,
@@ -45,18 +42,6 @@ NOT_WORKED_OUT: Final[dict[str, Any]] = {
     "alternatives": [],
     "smaller_bound": None,
 }  # what an append does not work out
-
-
-@dataclass(frozen=True, slots=True)
-class EventCurve:
-    """The Renyi curve of one unit of an event, and what it rests on."""
-
-    curve: Array  # shape (orders,); upper
-    unamplified: float | None  # of a step with all records, RDP over order; of Gaussian noise
-    # The theorem, its premises and assumptions, where one accepted bound is the whole curve.
-    basis: tuple[Hashable, ...] | None
-    # Else which bounds are the least at each order, as bits; shape (orders,).
-    used: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,45 +98,6 @@ def _add_up(loaders: frozenset[Sampling]) -> bool:
     return len({read_together(one) for one in loaders}) == len(loaders)
 
 
-_Asked = tuple[Event, NeighboringRelation, frozenset[Status]]
-_curves: OrderedDict[_Asked, EventCurve] = OrderedDict()  # of this process, the oldest first
-_learning: Final = threading.Lock()
-
-
-def known_curve(
-    event: Event, relation: NeighboringRelation, accept: frozenset[Status]
-) -> EventCurve | None:
-    """The curve of an event, if this process has worked it out."""
-    return _curves.get((event, relation, accept))
-
-
-def _curve_of(
-    event: Event, relation: NeighboringRelation, accept: frozenset[Status]
-) -> EventCurve | None:
-    """The curve of an event; None where there is none, or it may fail."""
-    if (known := known_curve(event, relation, accept)) is not None:
-        return known
-    try:
-        bounds = accepted(renyi_bounds(event, relation), accept=accept)
-    except NoBoundError:
-        return None
-    if failure(bounds):
-        return None
-    mechanism, (bound, *others) = event.mechanism, bounds
-    unamplified = None
-    if isinstance(mechanism, Gaussian):
-        unamplified = 0.5 * (sensitivity_of(relation) / mechanism.noise_multiplier) ** 2
-    basis = (bound.theorem.id, *(one.id for one in bound.premises), bound.assumptions)
-    curve = least_curve(bounds)
-    used = sum(2**n * (one.loss == curve) for n, one in enumerate(bounds)) if others else None
-    found = EventCurve(curve, unamplified, None if others else basis, used)
-    with _learning:
-        _curves[event, relation, accept] = found
-        if len(_curves) > CURVES_MAX:
-            _curves.popitem(last=False)
-    return found
-
-
 def meter_of(
     units: Mapping[Event, StepsAndPasses],
     *,
@@ -162,7 +108,7 @@ def meter_of(
 ) -> RdpEvaluator:
     """The meter of the events of a run; from one of fewer of them, if one is known."""
     if known is not None:
-        more = {one: _curve_of(one, relation, accept) for one in further(known, units)}
+        more = {one: curve_of(one, relation, accept) for one in further(known, units)}
         told = {event: one for event, one in more.items() if one is not None}
         if len(told) == len(more) and (found := known.extended(told)) is not None:
             return found
@@ -183,7 +129,7 @@ def _from_nothing(
 ) -> RdpEvaluator:
     by_key = sorted((repr(event), event) for event in units)
     events = tuple(event for _, event in by_key)
-    curves = [one for one in (_curve_of(event, relation, accept) for event in events) if one]
+    curves = [one for one in (curve_of(event, relation, accept) for event in events) if one]
     bases, loaders = frozenset(one.basis for one in curves), _loaders(events)
     complete = len(curves) == len(events) and _add_up(loaders)
     counted = units
@@ -333,3 +279,99 @@ def _unamplified_epsilon(
     cost = math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
     epsilon = (scale * order + cost) * (1 + _CONVERSION_SLACK) + _CONVERSION_SLACK
     return _at_least_zero(epsilon)
+
+
+def read_filter(accumulator: BudgetAccumulator, delta: float) -> dict[str, Any]:
+    """A GuaranteeAnswer, but for its steps and sequence, from what a filter has added up. Upper."""
+    held_by = accumulator.filter
+    with suppress(ValueError):  # some filters are read at their own delta alone
+        held_by = held_by.at(epsilon=held_by.epsilon, delta=delta)
+    epsilon = held_by.spent(accumulator.sums().spent)
+    return {
+        **NOT_WORKED_OUT,
+        "epsilon": None if epsilon == math.inf else epsilon,
+        "delta": held_by.delta,
+        "neighboring_relation": accumulator.relation,
+        "accountant": "filter",
+        "bound": held_by.theorem,
+        "theorems": [held_by.theorem],
+        "status": held_by.status,
+        "valid_for": "adaptive",
+        "core_version": accounting.__version__,
+        "reason": REASON_NONE if epsilon == math.inf else None,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredGuarantee:
+    """A run's guarantee at some moment that is still to be worked out, which may take time."""
+
+    run: RunState
+    known: RdpEvaluator | None  # of these events, or of some of them
+    units: dict[Event, StepsAndPasses]
+    relation: NeighboringRelation
+    accept: frozenset[Status]
+    delta: float
+    sequence: int
+
+    def read(self) -> dict[str, Any]:
+        """A GuaranteeAnswer; what it rests on is kept for the appends that follow."""
+        given: dict[str, Any] = {"relation": self.relation, "accept": self.accept}
+        known = self.known
+        if known is None or len(known.events) != len(self.units):
+            known = meter_of(self.units, delta=self.delta, known=known, **given)
+        self.run.reading = known  # a reader sees whether it is of the present events
+        return read_guarantee(known, self.units, sequence=self.sequence, **given)
+
+
+def read_reply(answer: dict[str, Any]) -> dict[str, Any]:
+    """The AppendAnswer to what was committed, with a guarantee that no lock could wait for."""
+    return answer | {"guarantee": answer["guarantee"].read()}
+
+
+def is_unread(answer: dict[str, Any]) -> bool:
+    """Whether the guarantee is still to be worked out."""
+    return isinstance(answer["guarantee"], DeferredGuarantee)
+
+
+def reading(state: DatasetState, run: RunState) -> dict[str, Any] | DeferredGuarantee | None:
+    """The run's guarantee after the append, where a delta is known."""
+    delta = state.delta if run.delta is None else run.delta
+    if delta is None:
+        return None
+    if run.units is None:
+        accumulator = run.scope.accumulator if run.scope else state.accumulator
+        return {**read_filter(accumulator, delta), "steps": run.steps, "sequence": state.head}
+    return _metered(state, run, run.units, delta)
+
+
+def _metered(
+    state: DatasetState, run: RunState, units: dict[Event, StepsAndPasses], delta: float
+) -> dict[str, Any] | DeferredGuarantee:
+    known: RdpEvaluator | None = run.reading
+    given: dict[str, Any] = {"relation": state.relation, "accept": state.accept}
+    if known and known.form["delta"] != delta:
+        known = None
+    if known and known.curves is not None:
+        # Events of a run are never taken off, so as many as before are the same.
+        if len(known.events) < len(units) and (longer := _lengthened(known, units, **given)):
+            run.reading = known = longer
+        if len(known.events) == len(units):
+            return read_guarantee(known, units, sequence=state.head, **given)
+    unread = DeferredGuarantee(
+        run=run, known=known, units=dict(units), delta=delta, sequence=state.head, **given
+    )
+    return unread if cost_cache.is_locked() else unread.read()
+
+
+def _lengthened(
+    known: RdpEvaluator,
+    units: Mapping[Event, StepsAndPasses],
+    *,
+    relation: NeighboringRelation,
+    accept: frozenset[Status],
+) -> RdpEvaluator | None:
+    """The meter with the events that are new in the run; None where a curve is not known yet."""
+    new = {event: known_curve(event, relation, accept) for event in further(known, units)}
+    found = {event: curve for event, curve in new.items() if curve is not None}
+    return known.extended(found) if len(found) == len(new) else None

@@ -234,6 +234,8 @@ def corrections_seen(
         sizes: of these datasets.
     """
     found = correction_costs.of_datasets(connection, sizes)
+    if not found:
+        return [], BudgetDelta()
     told, moves = [], []
     for rows in sorted(set(below.values())):
         part = [one for one in found if below[one.dataset_id] == rows]

@@ -65,11 +65,6 @@ def _unheard(_datasets: Iterable[int]) -> None:
     """Notify no listener."""
 
 
-def _untraced(_spans: Sequence[Any]) -> AbstractContextManager[object]:
-    """Trace nothing."""
-    return nullcontext()
-
-
 class Writer:
     """The one thread of a process that appends to the ledger."""
 
@@ -80,7 +75,7 @@ class Writer:
         moved: Callable[[Iterable[int]], None] = _unheard,
         patience_seconds: float = _PATIENCE_SECONDS,
         measures: Measures | None = None,
-        committing: Callable[[Sequence[Any]], AbstractContextManager[object]] = _untraced,
+        committing: Callable[[Sequence[Any]], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._measures = measures or Measures()
         self._line = DedicatedConnection(engine)
@@ -136,7 +131,7 @@ class Writer:
             known,
             loop,
             loop.create_future(),
-            trace_context.current_traceparent(),
+            trace_context.traceparent.get(),
             trace_context.span.get(),
         )
         self._queue.put(waiting)

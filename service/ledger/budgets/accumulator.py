@@ -169,7 +169,8 @@ class BudgetAccumulator:
         """Take a move in."""
         after = self._next if self._next and self._next.move is move else self._after(move)
         for one, change in zip(self._by_pass(), after.changes, strict=True):
-            one.add(change)
+            if change:
+                one.add(change)
         self.recorded, self.reserved, self._sums = after.recorded, after.reserved, after.sums
         add_to(self.passes, after.passes)
         add_to(self.reserved_passes, after.reserved_passes)
@@ -218,7 +219,8 @@ class BudgetAccumulator:
         ahead = merge_changes([passes, reserved_passes]) if reserved_passes else passes
         changes = self._with_corrected(passes, ahead, move.shifted)
         each = zip(self._by_pass(), changes, strict=True)
-        sums = self._totals(recorded, reserved, [one.after(change) for one, change in each])
+        totals = [one.after(change) if change else one.total for one, change in each]
+        sums = self._totals(recorded, reserved, totals)
         return _Next(move, recorded, reserved, passes, reserved_passes, changes, sums)
 
     def _split(self, start: Total, change: EventCountDelta) -> tuple[Total, EventCountDelta]:

@@ -27,6 +27,13 @@ def accept_of(row: Row[Any]) -> frozenset[Status]:
     return accepted_statuses(json.loads(row.accept))
 
 
+def delta_of(dataset: Row[Any], run: Row[Any] | None = None) -> float | None:
+    """The delta to answer at: the run's, else the dataset's budget's."""
+    if run is not None and run.delta is not None:
+        return float(run.delta)
+    return None if dataset.budget_delta is None else float(dataset.budget_delta)
+
+
 def dataset_filter(row: Row[Any]) -> Filter:
     """A dataset's filter at its present budget; without one only what it adds up means anything."""
     epsilon, delta = row.budget_epsilon, row.budget_delta

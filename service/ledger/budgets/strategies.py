@@ -100,10 +100,7 @@ def strategy_row(connection: Connection, digest: str) -> Row[Any]:
 
 def kept_strategies(connection: Connection, digests: Iterable[str]) -> dict[str, Any]:
     """Those of some strategies that are kept, by digest, in its order."""
-    wanted = sorted(digests)
-    if not wanted:
-        return {}
-    rows = connection.execute(_SEVERAL, {"digests": wanted})
+    rows = connection.execute(_SEVERAL, {"digests": sorted(digests)})
     return dict(sorted((row.digest, json.loads(row.content)) for row in rows))
 
 

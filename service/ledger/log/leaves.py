@@ -53,9 +53,7 @@ class Act:
     content: Mapping[str, Any]
     by: str | None = None  # the key that did it, if any
     # Of the request in which it is made.
-    traceparent: str | None = field(
-        default_factory=trace_context.current_traceparent, compare=False
-    )
+    traceparent: str | None = field(default_factory=trace_context.traceparent.get, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import psycopg
 from accounting.math_library import POINTS, inaccuracies
 from service.operations.diagnostics.result import Finding, fail, ok, warn
 from service.settings import Settings
-from service.storage.sqlite_file import left_behind
+from service.storage.sqlite import left_behind
 
 PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 38)  # the first to have the operator ->> for JSON

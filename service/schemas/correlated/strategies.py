@@ -20,7 +20,7 @@ from service.schemas.correlated.steps import (
     StrategyDigest,
     to_correlated_sampling,
 )
-from service.schemas.long_documents import long_canonical
+from service.schemas.event_codec import long_canonical
 from service.schemas.message import Body, Wire, bounds, within
 
 SENSITIVITY_POINTS: Final = 175_000_000  # of the work of one sensitivity: some two seconds

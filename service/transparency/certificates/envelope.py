@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from service.schemas.event_codec import canonical
-from service.schemas.long_documents import long_canonical
+from service.schemas.event_codec import canonical, long_canonical
 from service.transparency.certificates.schema import Envelope
 from service.transparency.signing import Signer, key_id_of, verified
 

@@ -10,7 +10,7 @@ from service.clock import stamp
 from service.errors import TooExpensiveError
 from service.guarantees.document_export import document_of
 from service.guarantees.event_counts import held_anew
-from service.guarantees.guarantee import delta_of
+from service.ledger.budgets.budget import delta_of
 from service.ledger.budgets.lineage import ITSELF, RowsPerParent, rows_of
 from service.ledger.budgets.strategies import kept_strategies
 from service.ledger.dataset_settings import settings_history
@@ -228,7 +228,8 @@ def _home(
             _run(connection, run, dataset, allowance) | approved.get(run.id, {}) for run in found
         ],
     }
-    return home | {"strategies": kept_strategies(connection, named_in(home["reserved"]))}
+    named = named_in(home["reserved"])
+    return home | {"strategies": kept_strategies(connection, named) if named else {}}
 
 
 def _run(

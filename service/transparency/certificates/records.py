@@ -221,6 +221,8 @@ def _shout(connection: Connection, dataset_id: int, happened: Sequence[Act]) -> 
         for change in one.content["changes"]
         if change["direction"] == TOO_LOW
     ]
+    if not changes:
+        return
     row = connection.execute(_HEAD, {"dataset": dataset_id}).one()
     told = [
         Incident(

@@ -30,7 +30,7 @@ from service.ledger.hidden_iterates import (
 from service.schemas.event_codec import spans_of, to_event
 from service.schemas.findings import SamplingFinding
 from service.schemas.ledger_document import LedgerDocument, outside_of
-from service.schemas.requests import accepted_statuses, relation_of
+from service.schemas.requests import accepted_statuses
 from service.schemas.responses import (
     EVERY_STEP,
     GuaranteeAnswer,
@@ -79,7 +79,7 @@ def account_of(facts: Facts) -> Account:
         InvalidRequestError: a document contradicts itself, or does not fit its dataset.
         TooExpensiveError: its events are too many.
     """
-    home, relation = facts.homes[0], relation_of(facts.dataset.neighboring_relation)
+    home, relation = facts.homes[0], NeighboringRelation(facts.dataset.neighboring_relation)
     accept = accepted_statuses(list(facts.dataset.accept))
     if facts.subject.kind == "run":
         (run,) = home.runs
@@ -89,7 +89,7 @@ def account_of(facts: Facts) -> Account:
             accept=accept,
             recorded=recorded,
             corrected=run.ledger.corrected_counts(),
-            hidden=hidden_of(run.ledger),
+            hidden=NOTHING_HIDDEN if run.ledger.release == EVERY_STEP else hidden_of(run.ledger),
             plan=_ahead_of(recorded, run.ledger) if run.on_plan else None,
         )
     else:
@@ -241,6 +241,8 @@ def _answer(
             accountant=accountant,
             share=account.share,
         )
+        if hidden.release == EVERY_STEP:
+            return found
         return with_hidden_state_bound(found, hidden, accept=account.accept, accountant=accountant)
 
     found = found_of(recorded)
@@ -274,7 +276,7 @@ def run_standings(facts: Facts) -> list[dict[str, Any]]:
             "state": document.state,
             "sampling_status": _sampling_status(document),
             "outside_guarantee": [one.model_dump() for one in outside_of(document)],
-            "audits": stated_audits(document),
+            "audits": stated_audits(document) if document.findings else [],
             "steps_beyond_a_limit": sum(one.steps for one in document.overdrafts or []),
             "steps_reserved_beyond_a_limit": sum(one.steps for one in document.reserved or []),
             "by": document.by,
@@ -301,5 +303,6 @@ def advisories_stated(facts: Facts) -> list[dict[str, Any]]:
     return [
         {"run": name, **advisory.model_dump()}
         for name, document in _documents(facts)
-        for advisory in advisories_of(document.labels or {})
+        if document.labels
+        for advisory in advisories_of(document.labels)
     ]

@@ -1,24 +1,29 @@
 """Events: the one write path a trainer uses at every step."""
 
+import math
 import re
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Iterable, Mapping
+from types import NoneType
+from typing import Any, Final
 
+import numpy as np
+import orjson
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Engine
 from starlette.datastructures import State
-from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from service import trace_context
 from service.errors import InvalidRequestError, UnsupportedMediaTypeError
 from service.identity.authentication import authenticate
 from service.identity.keys import Role
 from service.ledger.append.append import Append, prepare
-from service.ledger.append.reply import encode, is_unread, read_reply
+from service.ledger.append.rdp_reading import is_unread, read_reply
 from service.ledger.budgets.strategies import Sensitivities
 from service.schemas.correlated.steps import MatrixGaussianMechanism
 from service.schemas.event_codec import MAIN
@@ -33,9 +38,15 @@ from service.schemas.requests import (
 )
 from service.storage.engine import snapshot
 from service.web.parameters import AppendQuery
-from service.web.query_strings import QueryRules
 from service.web.strict_json import parse_json
-from service.web.strict_requests import INLINE_BYTES, JSON, NDJSON, media_type, read_body
+from service.web.strict_requests import (
+    INLINE_BYTES,
+    JSON,
+    NDJSON,
+    QueryRules,
+    media_type,
+    read_body,
+)
 
 FAILURE: Final = "dpledger.failure"  # of a scope: why an append was refused before it came here
 EVENTS_PATH: Final = "/v1/runs/{run}/events"
@@ -52,6 +63,10 @@ STRATEGY: Final = b"matrix_gaussian"  # in a body that names one
 DEFAULTS: Final = AppendQuery()
 _TOLD: Final = ("accepted", "duplicates", "sequence", "verdict")  # to a span
 _RULES: Final = QueryRules.of_model(AppendQuery)
+# What a reply has.
+_PLAIN: Final = (str, int, NoneType)
+_NUMBERS: Final = (float, np.floating)
+_SEQUENCES: Final = (list, tuple)
 
 
 async def append_events(request: Request) -> Response:
@@ -105,13 +120,40 @@ def _asked(append: Append) -> dict[str, str | int]:
     }
 
 
+def encode(answer: Mapping[str, Any]) -> bytes:
+    """Return an AppendAnswer as JSON.
+
+    Raises:
+        ValueError: a number in it is NaN or infinite, for which orjson would write null, or a
+            value is of a type in which such a number would not be seen.
+    """
+    _require_finite(answer.values())
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _require_finite(values: Iterable[Any]) -> None:
+    # It is looked at when everything is committed: before, it would refuse a fact.
+    for value in values:
+        if isinstance(value, _PLAIN):
+            continue
+        if isinstance(value, _NUMBERS):
+            if not math.isfinite(value):
+                raise ValueError("A number of the reply is not finite.")
+        elif isinstance(value, dict):
+            _require_finite(value.values())
+        elif isinstance(value, _SEQUENCES):
+            _require_finite(value)
+        else:  # it may hold a number that is not seen here
+            raise ValueError(f"A reply has no value of type {type(value).__name__}.")
+
+
 class _AppendRoute(Route):
     """A plain route, for what the framework would do costs more than to record a step."""
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match as any route, and note which it is for the log of requests."""
-        match, found = super().matches(scope)
-        return match, {**found, "route": self}
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle as any route, and note which it is for the log of requests."""
+        scope["route"] = self
+        await super().handle(scope, receive, send)
 
 
 ROUTE: Final = _AppendRoute(EVENTS_PATH, append_events, methods=["POST"])

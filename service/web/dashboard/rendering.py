@@ -39,8 +39,7 @@ from service.web.dashboard.viewer import (
     viewer_of,
 )
 from service.web.middleware import SuspensionState
-from service.web.query_strings import QueryRules
-from service.web.strict_requests import is_expensive, seat
+from service.web.strict_requests import QueryRules, is_expensive, seat
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 PAGE_POLICY: Final = "; ".join(

@@ -14,8 +14,7 @@ from benchmarks.fault_disk import small_disk
 from benchmarks.fault_network import Proxy, Watch, commits, inserts
 from benchmarks.fault_postgres import Postgres
 from benchmarks.servers import TEST_DATABASE
-from service.storage.engine import connect, snapshot
-from service.storage.write_health import FAILED
+from service.storage.engine import FAILED, connect, snapshot
 from tests.service.faults.answers import (
     begin,
     insisted,

@@ -13,7 +13,7 @@ from benchmarks.fault_postgres import Postgres
 from benchmarks.servers import TEST_DATABASE
 from service.errors import UnavailableError
 from service.storage.engine import connect, snapshot
-from service.storage.postgres_session import PostgresSession, connect_to_primary
+from service.storage.postgres import PostgresSession, connect_to_primary
 from tests.service.faults.answers import (
     begin,
     record,

@@ -11,8 +11,7 @@ import httpx
 import psycopg
 from sqlalchemy import make_url, text
 
-from service.storage.engine import connect, transaction
-from service.storage.write_health import FAILED, WAITING
+from service.storage.engine import FAILED, WAITING, connect, transaction
 from tests.service.faults.answers import (
     begin,
     insisted,

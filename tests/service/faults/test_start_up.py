@@ -17,7 +17,7 @@ from service.operations.diagnostics.run import examine
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect, transaction
-from service.storage.sqlite_file import KEY_SUFFIX, beside
+from service.storage.sqlite import KEY_SUFFIX, beside
 from service.transparency.signing import Signer
 from tests.service.faults.answers import begin, require_exactly
 from tests.service.faults.conftest import serving

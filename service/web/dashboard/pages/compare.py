@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, select
 from service.errors import InvalidRequestError, NotFoundError, TooExpensiveError
 from service.formatting import accountant_words, count, many, plain, schedule_words, up, words
 from service.guarantees.event_counts import run_counts
-from service.guarantees.guarantee import Question, delta_of, run_guarantee
+from service.guarantees.guarantee import Question, run_guarantee
 from service.guarantees.history import History
 from service.guarantees.known_histories import KnownHistories
 from service.guarantees.noise_schedule import event_fields
@@ -20,6 +20,7 @@ from service.guarantees.recorded_facts import run_facts
 from service.identity.access import runs_within
 from service.identity.authentication import Caller
 from service.ledger import lookups, views
+from service.ledger.budgets.budget import delta_of
 from service.schemas.requests import valid_name
 from service.schemas.responses import RunAnswer, RunGuarantee
 from service.storage.engine import snapshot

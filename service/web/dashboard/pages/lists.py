@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 from sqlalchemy import Connection, Row, Select, func, select
 
-from service.guarantees.guarantee import delta_of
 from service.identity.access import datasets_within, runs_within
 from service.identity.authentication import Caller
+from service.ledger.budgets.budget import delta_of
 from service.operations import budget_summaries
 from service.operations.certified_epsilons import (
     CERTIFIED_SECONDS,

@@ -14,12 +14,13 @@ from sqlalchemy import Connection, Row, bindparam, desc, select
 from service.errors import TooExpensiveError
 from service.guarantees import privacy_curve
 from service.guarantees.attribution import RunCharge, charge_of_run
-from service.guarantees.guarantee import Question, delta_of, run_guarantee
+from service.guarantees.guarantee import Question, run_guarantee
 from service.guarantees.noise_schedule import Schedule, event_words
 from service.guarantees.replay import correction_count
 from service.guarantees.run_progress import Growth, Growths
 from service.identity.authentication import Caller, KeyRing
 from service.ledger import lookups, views
+from service.ledger.budgets.budget import delta_of
 from service.ledger.corrections import latest_span, latest_uncorrected_span
 from service.ledger.findings import FindingAnswer, SamplingFound, list_findings
 from service.ledger.incidents import INCIDENT_ROWS, IncidentAnswer, incident_answer

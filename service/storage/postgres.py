@@ -1,13 +1,21 @@
-"""A connection to PostgreSQL: to a server that writes, and not waited for for ever."""
+"""Connections to PostgreSQL: to a server that writes, and not waited for for ever."""
 
 import time
 from collections.abc import Callable, Generator
 from typing import Any, Final, TypeVar
 
 import psycopg
+from sqlalchemy import URL, Engine, create_engine, event
 
 _Result = TypeVar("_Result")
 _PORT: Final = "5432"
+# A worker that stands still in the middle of a transaction holds a dataset's lock no longer than
+# so many times what others wait for it; what it did by then is undone.
+STANDSTILL: Final = 6
+STANDSTILL_SECONDS_MIN: Final = 5.0
+SILENCE: Final = 3  # waits without a word, after which a server is left
+SILENCE_SECONDS_MIN: Final = 5.0
+_KEEPALIVES: Final = 3  # without an answer, after which a server is gone
 _SILENT: Final = "the server has said nothing for {:g} s"
 _STANDBY_WAIT: Final = "SyncRepWaitForLSN"  # the function of PostgreSQL that warns of it
 # Sent by a statement, not at the start of a session: PgBouncer takes no options there. What the
@@ -129,3 +137,46 @@ def _places(arguments: dict[str, Any]) -> list[tuple[str, str]]:
 def _after(place: tuple[str, str], places: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The servers of a list that are named after one; none if it is not in it."""
     return places[places.index(place) + 1 :] if place in places else []
+
+
+def postgres_engine(address: URL, wait: float, *, serving: bool, **pool: Any) -> Engine:
+    """An engine for a server.
+
+    Args:
+        address: where it is.
+        wait: seconds that a lock or a word of the server is waited for.
+        serving: whether a connection is left to a server that says nothing for three waits.
+        pool: the pool of connections, and what each connection is told.
+    """
+    wait_ms = int(wait * 1000)
+    standstill_ms = int(1000 * max(STANDSTILL_SECONDS_MIN, STANDSTILL * wait))
+    seconds = max(1, int(wait))
+    chosen: dict[str, Any] = {
+        "connect_timeout": seconds,
+        # A network that swallows everything would be waited for as long as for a quarter hour.
+        "tcp_user_timeout": wait_ms,
+        "keepalives_idle": seconds,
+        "keepalives_interval": seconds,
+        "keepalives_count": _KEEPALIVES,
+    }
+    engine = create_engine(
+        address.set(drivername="postgresql+psycopg"),
+        **pool,
+        pool_pre_ping=True,
+        connect_args={name: value for name, value in chosen.items() if name not in address.query},
+    )
+    # By then every append that waits was answered 503.
+    limit = max(SILENCE_SECONDS_MIN, SILENCE * wait) if serving else None
+
+    # A server that is only read from may be behind: its numbers would be too low.
+    any_server = "target_session_attrs" in address.query
+
+    def begin(session: PostgresSession) -> bool:
+        writes = session.begin(limit_seconds=limit, lock_ms=wait_ms, idle_ms=standstill_ms)
+        return writes or any_server
+
+    def opened(_dialect: Any, _record: Any, _given: Any, arguments: Any) -> PostgresSession:
+        return connect_to_primary(arguments, begin)
+
+    event.listen(engine, "do_connect", opened)
+    return engine

@@ -1,4 +1,4 @@
-"""The file of a SQLite ledger: whether it may be begun, and whether it is still the one in use.
+"""Connections to SQLite, and its file: may it be begun, and is it still the one in use?
 
 A process that has a file open continues to read and write it after it was removed or replaced
 it, and SQLite does not say so: what it acknowledged then would be gone. So its place is looked at
@@ -7,15 +7,26 @@ before each transaction, and once more before what was committed is acknowledged
 
 import logging
 import os
+import sqlite3
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
 
 from service.errors import DamagedError, StartupError, UnavailableError
 
 KEY_SUFFIX: Final = ".signing_key"  # of the file that is made beside a database when it is served
 _WAL_SUFFIX: Final = "-wal"
+DATABASE_DAMAGED = (
+    "The database is damaged: what it says is not answered, and nothing is written to it."
+)
+SQLITE_BROKEN: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_PRIMARY: Final = 0xFF  # of an extended code of an error
+OPEN_FILE: Final = "dpledger_file"  # of a connection: the OpenFile that it has
 _LOGGER = logging.getLogger("dpledger.database")
 
 Identity = tuple[int, int]  # device and inode
@@ -149,3 +160,69 @@ def _identity_of(path: Path) -> Identity | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
+
+
+def sqlite_engine(address: URL, wait: float, *, new: bool, **pool: Any) -> Engine:
+    """An engine for a file.
+
+    Args:
+        address: where it is.
+        wait: seconds that a lock is waited for.
+        new: whether a ledger may be begun where there was one before.
+        pool: the pool of connections, and what each connection is told.
+
+    Raises:
+        StartupError: it is no file.
+    """
+    if not address.database or address.database == ":memory:":
+        raise StartupError("database_url: SQLite needs a file; memory forgets the ledger.")
+    engine = create_engine(
+        address.set(drivername="sqlite+pysqlite"),
+        **pool,
+        connect_args={"timeout": wait, "check_same_thread": False, "uri": True},
+    )
+    file = LedgerFile(Path(address.database), new=new)
+
+    def place(_dialect: Any, _record: Any, arguments: list[Any], _given: Any) -> None:
+        arguments[0] = file.address()
+
+    def opened(connection: Any, record: Any) -> None:
+        try:
+            _set_up(connection)
+        except sqlite3.Error as error:
+            if sqlite_code(error) in SQLITE_BROKEN:  # a new connection reads the first page at once
+                raise file.condemn(DATABASE_DAMAGED) from error
+            raise
+        record.info[OPEN_FILE] = file.opened()
+
+    event.listen(engine, "do_connect", place)
+    event.listen(engine, "connect", opened)
+    return engine
+
+
+def _set_up(connection: Any) -> None:
+    # SQLAlchemy begins transactions itself (`storage.engine`); sqlite3 must not begin its own.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    # Without the last, INSERT OR REPLACE would delete a fact and no trigger would know.
+    for pragma in (
+        "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "recursive_triggers=ON",
+    ):  # fmt: skip
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def make_room(connection: Connection) -> None:
+    """Move SQLite's log into its file, so that the log's room is used again.
+
+    SQLite does so after every thousandth page that is committed, which a full disk may never see.
+    """
+    driver: Any = connection.connection.driver_connection
+    with suppress(sqlite3.Error):  # the disk is full, or another connection reads
+        driver.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def sqlite_code(error: BaseException | None) -> int:
+    """The code of an error of SQLite, without what it adds to it."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    return int(getattr(original, "sqlite_errorcode", None) or 0) & _PRIMARY
