@@ -5,6 +5,7 @@ tests/lanes.py run on SQLite. Each worker of `pytest -n` has databases and serve
 """
 
 import asyncio
+import math
 import os
 import socket
 import sqlite3
@@ -26,6 +27,7 @@ from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from benchmarks.servers import START_TOKEN, start_token_file
 from service.app import create_app
+from service.identity.authentication import KeyRing
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect
@@ -178,6 +180,7 @@ def backend_urls(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) ->
     return urls
 
 
+RINGS: list[KeyRing] = []  # the keys that servers of this process know
 CLEARED = [one.name for one in reversed(metadata.sorted_tables) if one is not installation]
 FORGET = "UPDATE installation SET log_size = 0, suspended = NULL, suspended_at = NULL"
 LOCK_SECONDS = 60
@@ -206,6 +209,8 @@ def clear(url: str) -> None:
         plain = address.set(drivername="postgresql").render_as_string(hide_password=False)
         with psycopg.connect(plain, autocommit=True) as server:
             server.execute(CLEAR_POSTGRES)
+    for ring in RINGS:  # a server of the session may have read the keys of the test before
+        ring.read_at = -math.inf
 
 
 def _clear_sqlite(connection: sqlite3.Connection) -> None:
@@ -265,6 +270,7 @@ def engine(database_url: str) -> Iterator[Engine]:
 def running(settings: Settings) -> Iterator[str]:
     """A real server on a free port; its address."""
     application = create_app(settings)
+    RINGS.append(application.state.keys)
     listener = socket.create_server(("127.0.0.1", 0))  # held, so that nothing else takes the port
     server = Server(uvicorn.Config(application, log_config=None, **connection_limits(settings)))
     thread = threading.Thread(target=server.run, args=([listener],))
@@ -276,6 +282,7 @@ def running(settings: Settings) -> Iterator[str]:
     finally:  # a failing test must not leave its server, for which the process would wait
         server.should_exit = True
         thread.join()
+        RINGS.remove(application.state.keys)
 
 
 @pytest.fixture(scope="session")
