@@ -36,6 +36,7 @@ from accounting.events import (
     NeighboringRelation,
     Poisson,
     RandomAllocation,
+    Shuffle,
     TruncatedPoisson,
 )
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
@@ -208,7 +209,8 @@ def _composed(counts: EventCounts, question: Query) -> Bound:
     rounded = question.rounded
     relation, accept = question.relation, question.accept
     asked = {"delta": question.delta, "epsilon": question.epsilon}
-    aside = 0.0 if rounded else set_aside(counts, relation, accept, **asked)
+    shuffled = any(isinstance(event.sampling, Shuffle) for event in counts.passes)
+    aside = set_aside(counts, relation, accept, **asked) if shuffled and not rounded else 0.0
     used, above = pairs_above(counts, relation, accept, **asked, aside=aside)
     failed = sum_up([bound.delta for bound in used if bound.delta])
     below: Units = []

@@ -11,14 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from accounting.bounds.event_bounds import EventBound
-from accounting.bounds.sampled_pairs import Pairs
+from accounting.bounds.dominating_pairs import Offered
+from accounting.bounds.event_bounds import EventBound, Pairs
 from accounting.events import Direction
 from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, NoMomentsError, log_moments
 from accounting.rounding import Array
 from accounting.subsampling.replaced_records import poisson_replace_tight_pair
-
-Offered = tuple[tuple[EventBound[Pairs], ...], int]  # what bounds an event, and its units
 
 _USUAL_DELTA: Final = 1e-5  # for which pairs are chosen where a whole profile is asked for
 

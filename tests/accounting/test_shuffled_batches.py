@@ -11,7 +11,7 @@ from accounting.accountants.best_bound import best_bound
 from accounting.accountants.queries import pairs_above
 from accounting.accountants.shuffled_passes import (
     SHARE,
-    bounds_offered,
+    bounds_with_passes,
     delta_of_passes,
     epsilon_of_passes,
     kept_passes,
@@ -183,7 +183,7 @@ def test_the_bound_is_given_to_none_that_does_not_accept_it() -> None:
     assert found.status is Status.PUBLISHED
     assert found.epsilon > 1.2 * answer(counts).epsilon
     assert set_aside(counts, REPLACE_ONE, DEFAULT_ACCEPT, delta=1e-5, epsilon=None) == 0
-    offered = bounds_offered(counts, REPLACE_ONE, DEFAULT_ACCEPT, aside=1e-7)
+    offered = bounds_with_passes(counts, REPLACE_ONE, DEFAULT_ACCEPT, aside=1e-7)
     assert {bound.delta for bound in offered[0][0]} == {0.0}
 
 
