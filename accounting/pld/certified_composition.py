@@ -357,7 +357,8 @@ def _read_exactly(
     if _alone(units):
         pair = units[0][0]
         return lambda epsilon: profile(pair, direction=direction, epsilon=epsilon)
-    few = counted(units) if all(isinstance(pair, DiscretePair) for pair, _ in units) else None
+    discrete = [(pair, count) for pair, count in units if isinstance(pair, DiscretePair)]
+    few = counted(discrete) if len(discrete) == len(units) else None
     if few is not None:
         return lambda epsilon: counted_delta(few, direction=direction, epsilon=epsilon)
     return None

@@ -265,6 +265,9 @@ def test_where_moments_favour_a_release_by_little_the_less_is_told_once_both_are
     assert back.bound == "shuffled-batches"
     least = answer(six, accept=DEFAULT_ACCEPT, delta=None, epsilon=found.epsilon).delta
     assert back.delta < 0.2 * least
+    two = counts_of((step(1.45), 14 * 2))
+    given: dict[str, Any] = {"delta": None, "epsilon": 2.0}
+    assert answer(two, **given).delta < 0.8 * answer(two, **given, accept=DEFAULT_ACCEPT).delta
 
 
 def test_a_release_that_costs_less_stands_though_moments_favour_it_by_little() -> None:
