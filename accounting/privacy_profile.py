@@ -18,12 +18,11 @@ from accounting.accountants.event_grouping import DISTINCT_MAX, dominating, grou
 from accounting.accountants.queries import pairs_above
 from accounting.accountants.shuffled_passes import SHARE, delta_of_passes, kept_passes
 from accounting.accountants.truncated_poisson import as_poisson
-from accounting.bounds.event_bounds import EventBound, NoBoundError
+from accounting.bounds.event_bounds import EventBound, NoBoundError, Pairs
 from accounting.bounds.lower_bounds import lower_bound_units
 from accounting.bounds.pair_choice import log_delta_of_moments
-from accounting.bounds.sampled_pairs import Pairs
 from accounting.event_counts import EventCounts
-from accounting.events import NeighboringRelation
+from accounting.events import NeighboringRelation, TruncatedPoisson
 from accounting.gaussian import gaussian_trade_off
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status, weakest
 from accounting.pld.certified_composition import delta_bracket, delta_floor
@@ -229,9 +228,9 @@ def _source(
 ) -> _Source:
     """What the pairs say, and where batches are truncated what the same whole batches say."""
     direct = _source_of_pairs(counts, relation, accept)
-    poisson = as_poisson(counts, relation)
-    if poisson is None:
+    if not any(isinstance(event.sampling, TruncatedPoisson) for event in counts.steps):
         return direct
+    poisson = as_poisson(counts, relation)
     whole = _source_of_pairs(poisson.counts, relation, accept)
 
     def read(epsilon: float) -> tuple[float, float]:

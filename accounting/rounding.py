@@ -30,6 +30,17 @@ def require(condition: bool, text: str) -> None:
         raise ValueError(f"Out of range: {text}.")
 
 
+def require_range(condition: bool, /, **values: object) -> None:
+    """Refuse values by their names.
+
+    Raises:
+        ValueError: the condition does not hold.
+    """
+    if not condition:
+        names = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise ValueError(f"Out of range: {names}.")
+
+
 def rounded_up(value: float, *, ulps: int = 1) -> float:
     """A double above the true value, given a nearest-rounded one that is off by at most `ulps`."""
     return value + abs(value) * ulps * 2 * UNIT_ROUNDOFF + 5e-324

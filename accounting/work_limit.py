@@ -12,12 +12,14 @@ stops it, except those for which the same was asked before (and has been forgott
 """
 
 import math
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
-from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -263,3 +265,65 @@ def cached_with_cost(maxsize: int) -> Callable[[Callable[P, R]], CachedWithCost[
         return CachedWithCost(function, maxsize)
 
     return remember
+
+
+class Sized(Protocol):
+    """Something that knows how much memory it holds."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        ...
+
+
+V = TypeVar("V", bound=Sized)
+
+
+class ByteCache(Generic[V]):
+    """The most recently used values up to a number of bytes, each with the work that it took.
+
+    Keys are compared by value. Threads may share it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """An empty cache that holds at most `limit` bytes."""
+        self._limit = limit
+        self._held = 0
+        self._lock = threading.Lock()
+        self._values: OrderedDict[CacheKey, tuple[V, int, Work]] = OrderedDict()
+
+    def found(self, key: Hashable, make: Callable[[], V]) -> V:
+        """The value of a key, made if it is not held; the work of making it is spent either way."""
+        what = CacheKey((self, key))
+        with self._lock:
+            held = self._values.get(what)
+            if held is not None:
+                self._values.move_to_end(what)
+        if held is None:
+            held = self._put(what, *worked_out(what, make))
+        recalled(what, held[2])
+        return held[0]
+
+    def _put(self, what: CacheKey, value: V, work: Work) -> tuple[V, int, Work]:
+        """Hold a value, dropping those used longest ago."""
+        size = value.nbytes
+        held = value, size, work
+        with self._lock:
+            replaced = self._values.pop(what, None)
+            self._held += size - (0 if replaced is None else replaced[1])
+            self._values[what] = held
+            while self._held > self._limit:
+                _, (_, dropped, _) = self._values.popitem(last=False)
+                self._held -= dropped
+        return held
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._values.clear()
+            self._held = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return self._held

@@ -19,8 +19,8 @@ from typing import Final
 from accounting import Event, EventCounts, NeighboringRelation, guarantee
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import Gaussian, Poisson
-from accounting.pld.byte_cache import ByteCache
 from accounting.renyi.orders import ORDERS
+from accounting.work_limit import ByteCache
 from benchmarks.conditions import conditions
 
 RELATION: Final = NeighboringRelation.ADD_OR_REMOVE_ONE

@@ -1,6 +1,7 @@
 """From a ledger to a guarantee: the best accepted bound, and what stands beside it."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
@@ -15,12 +16,20 @@ from accounting.accountants.best_first import (
     is_settled,
     of_any_status,
 )
-from accounting.accountants.comparisons import as_if_poisson, as_if_unsampled
 from accounting.accountants.event_grouping import DISTINCT_MAX, GroupedEvents, group_events
-from accounting.accountants.lower_end import lower_end, rough_lower_end
-from accounting.accountants.queries import Query
+from accounting.accountants.grouped_bounds import rough_lower_end
+from accounting.accountants.queries import Query, lower_end
 from accounting.event_counts import EventCounts
-from accounting.events import Gaussian, NeighboringRelation
+from accounting.events import (
+    Cyclic,
+    Event,
+    Full,
+    Gaussian,
+    NeighboringRelation,
+    Poisson,
+    PrivateSelection,
+    Shuffle,
+)
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
 from accounting.math_library import require_accurate_library
 from accounting.work_limit import WorkCounter, attempted, left, limited
@@ -283,6 +292,31 @@ def _poisson_would_say(
     return found[0].epsilon if found else None
 
 
+def as_if_poisson(counts: EventCounts) -> EventCounts | None:
+    """The ledger had each batch in turn been a Poisson sample of the same size.
+
+    Args:
+        counts: units of each distinct event.
+
+    Returns:
+        The ledger, which bounds nothing; None where no batches were taken in turn.
+    """
+    steps: Counter[Event] = Counter()
+    for event, count in counts.steps.items():
+        sampling = event.sampling
+        if isinstance(sampling, Cyclic | Shuffle):
+            if isinstance(sampling, Shuffle) and sampling.dataset_size is not None:
+                rate = sampling.batch_size / sampling.dataset_size
+            else:
+                rate = 1 / sampling.steps_per_pass
+            event = replace(event, sampling=Poisson(sampling_probability=min(1.0, rate)))
+        steps[event] += count
+    if steps == counts.steps:
+        return None
+    passes = {event: n for event, n in counts.passes.items() if event in steps}
+    return EventCounts(steps=steps, passes=passes)
+
+
 def _unamplified_epsilon(
     counts: EventCounts, relation: NeighboringRelation, delta: float | None
 ) -> float | None:
@@ -295,3 +329,18 @@ def _unamplified_epsilon(
     if not all(isinstance(event.mechanism, Gaussian) for event in whole_counts.steps):
         found, _ = bounds_of(whole_counts, question, ("pld", "rdp"))
     return found[0].epsilon if found else None
+
+
+def as_if_unsampled(counts: EventCounts) -> EventCounts:
+    """The ledger had every record taken part in each step, which tells no less. Upper.
+
+    Args:
+        counts: units of each distinct event.
+    """
+    steps: Counter[Event] = Counter()
+    for event, count in counts.steps.items():
+        mechanism = event.mechanism
+        if isinstance(mechanism, PrivateSelection):
+            mechanism = replace(mechanism, base=replace(mechanism.base, sampling=Full()))
+        steps[Event(mechanism=mechanism, sampling=Full())] += count
+    return EventCounts(steps=dict(steps))

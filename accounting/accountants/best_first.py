@@ -10,7 +10,7 @@ from typing import Final
 from accounting import work_budgets
 from accounting.accountants.composed_bounds import gdp_bound, pld_bound, rdp_bound
 from accounting.accountants.event_grouping import dominating, group_events
-from accounting.accountants.grouped_bounds import ROUGH_WIDTH, bound_of_fewer
+from accounting.accountants.grouped_bounds import ROUGH_WIDTH, bound_of_fewer, is_hopeless
 from accounting.accountants.mixed_kinds import split_bound
 from accounting.accountants.odometer_bound import odometer_bound
 from accounting.accountants.queries import Query
@@ -19,7 +19,9 @@ from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.composition import basic_composition
 from accounting.event_counts import EventCounts
+from accounting.events import TruncatedPoisson
 from accounting.guarantees import DEFAULT_ACCEPT, Bound, Status
+from accounting.pld.certified_composition import WIDTH
 from accounting.pld.interpolated_noises import interpolated_above
 from accounting.work_limit import attempted, by_itself, left
 
@@ -28,10 +30,11 @@ ROUGH_SHARE: Final = 1.8  # of what gathered events may take, where little else 
 _NARROW: Final = 5e-5  # relative
 REASON_WORK: Final = "The events are too many and too different for this accountant."
 
-ACCOUNTANTS: Final[dict[str, Callable[[EventCounts, Query], Bound]]] = {
+Accountant = Callable[[EventCounts, Query], Bound]
+ACCOUNTANTS: Final[dict[str, Accountant]] = {
     "gdp": gdp_bound,
-    "pld": through_poisson(pld_bound),
-    "rdp": through_poisson(rdp_bound),
+    "pld": pld_bound,
+    "rdp": rdp_bound,
 }
 # Valid for steps chosen after earlier answers, which costs more: asked for by name alone.
 ODOMETER: Final = "odometer"
@@ -136,8 +139,10 @@ def _or_split(
 ) -> list[Bound]:
     """What was found of all steps together, and before it what their kinds cost one by one if less.
 
-    The less was spent on the former, the more may be on the latter.
+    The less was spent on the former, the more may be on the latter. One event is of one kind.
     """
+    if len({*counts.steps, *counts.passes}) < 2:
+        return found
 
     def ask(part: EventCounts, asked: Query) -> list[Bound]:
         return bounds_of(part, asked, tuple(ACCOUNTANTS))[0]
@@ -178,15 +183,12 @@ def _evaluated(name: str, counts: EventCounts, question: Query) -> tuple[Bound, 
     Raises:
         NoBoundError: it has none, or none that takes little enough work.
     """
-    accountant = _accountant(name)
+    accountant = _accountant(name, counts)
     if name != ODOMETER:  # which must hold for schedules that are chosen after a look
         counts = counts.told()
     allowed = _allowed(name, counts, question)
     if name == "pld":
-        found = bound_of_fewer(accountant, counts, question, whole=allowed)
-        if found is None:
-            raise NoBoundError(REASON_WORK)
-        return found
+        return _composed(accountant, counts, question, allowed)
     bound = attempted(allowed, lambda: accountant(counts, question))
     less = replace(question, rounded=None, gathered=True, floor=False)
     for noises, points in (
@@ -198,6 +200,27 @@ def _evaluated(name: str, counts: EventCounts, question: Query) -> tuple[Bound, 
     if bound is None:
         raise NoBoundError(REASON_WORK)
     return bound, False
+
+
+def _composed(
+    accountant: Accountant, counts: EventCounts, question: Query, allowed: float
+) -> tuple[Bound, bool]:
+    """What pairs say: those of all events where they are little enough work, or of fewer events.
+
+    Where a rough answer is asked for, fewer events are begun with.
+    """
+    spared = 0.0
+    if question.width == WIDTH:
+        if len(counts.steps) > 1 and is_hopeless(accountant, counts, question, allowed):
+            spared = allowed
+        else:
+            bound = attempted(allowed, lambda: accountant(counts, question))
+            if bound is not None:
+                return bound, False
+    found = bound_of_fewer(accountant, counts, question, spared=spared)
+    if found is None:
+        raise NoBoundError(REASON_WORK)
+    return found
 
 
 def _allowed(name: str, counts: EventCounts, question: Query) -> float:
@@ -221,5 +244,10 @@ def _allowed(name: str, counts: EventCounts, question: Query) -> float:
     return allowed
 
 
-def _accountant(name: str) -> Callable[[EventCounts, Query], Bound]:
-    return odometer_bound if name == ODOMETER else ACCOUNTANTS[name]
+def _accountant(name: str, counts: EventCounts) -> Accountant:
+    """The accountant of a name; one that composes also reads truncated sampling as Poisson."""
+    if name == ODOMETER:
+        return odometer_bound
+    truncated = any(isinstance(event.sampling, TruncatedPoisson) for event in counts.steps)
+    accountant = ACCOUNTANTS[name]
+    return through_poisson(accountant) if truncated and name != "gdp" else accountant

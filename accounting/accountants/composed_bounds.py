@@ -14,18 +14,23 @@ import numpy as np
 from accounting.accountants.many_noises import interpolated_bound, rounded_epsilon
 from accounting.accountants.queries import DELTA_MIN, Query, attained_epsilon, pairs_above
 from accounting.accountants.shuffled_passes import (
+    bounds_with_passes,
     delta_of_passes,
     epsilon_of_passes,
     set_aside,
 )
+from accounting.bounds.dominating_pairs import units_of
 from accounting.bounds.event_bounds import (
+    EventBound,
     NoBoundError,
+    Pairs,
     accepted,
     least_curve,
     total_failure,
 )
 from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.bounds.lower_bounds import lower_bound_units
+from accounting.bounds.pair_choice import chosen, close_rival
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.event_counts import EventCounts
 from accounting.events import (
@@ -36,6 +41,7 @@ from accounting.events import (
     NeighboringRelation,
     Poisson,
     RandomAllocation,
+    Shuffle,
     TruncatedPoisson,
 )
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
@@ -205,15 +211,43 @@ def _direct(counts: EventCounts, question: Query) -> Bound:
 
 
 def _composed(counts: EventCounts, question: Query) -> Bound:
-    rounded = question.rounded
     relation, accept = question.relation, question.accept
     asked = {"delta": question.delta, "epsilon": question.epsilon}
-    aside = 0.0 if rounded else set_aside(counts, relation, accept, **asked)
-    used, above = pairs_above(counts, relation, accept, **asked, aside=aside)
+    if not question.rounded and any(isinstance(one.sampling, Shuffle) for one in counts.passes):
+        aside = set_aside(counts, relation, accept, **asked)
+        if aside:
+            return _composed_aside(counts, question, aside)
+    used, above = pairs_above(counts, relation, accept, **asked, aside=0.0)
+    return _read(used, above, _below(counts, question), question)
+
+
+def _composed_aside(counts: EventCounts, question: Query, aside: float) -> Bound:
+    """The answer where shuffled passes may fail with a part of delta that is set aside."""
+    asked = {"delta": question.delta, "epsilon": question.epsilon}
+    offered = bounds_with_passes(counts, question.relation, question.accept, aside=aside)
+    used = chosen(offered, **asked)
+    below = _below(counts, question)
+    found = _read(used, units_of(offered, used), below, question)
+    rival = close_rival(offered, used, **asked)
+    if rival is None:
+        return found
+    other = attempted(left(), lambda: _read(rival, units_of(offered, rival), below, question))
+    return min(found, other or found, key=lambda one: (one.epsilon, one.delta))
+
+
+def _below(counts: EventCounts, question: Query) -> Units:
+    """Pairs that are attained together, where a lower end is wanted."""
+    if not question.floor:
+        return []
+    return lower_bound_units(
+        question.rounded.lower if question.rounded else counts, question.relation
+    )
+
+
+def _read(used: list[EventBound[Pairs]], above: Units, below: Units, question: Query) -> Bound:
+    """The answer of the pairs that are used, with what is attained from below."""
+    rounded = question.rounded
     failed = sum_up([bound.delta for bound in used if bound.delta])
-    below: Units = []
-    if question.floor:
-        below = lower_bound_units(rounded.lower if rounded else counts, question.relation)
     read: Theorem[..., Any] = epsilon_bracket
     if question.delta is None:
         read = delta_bracket

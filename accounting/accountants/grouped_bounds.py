@@ -10,10 +10,11 @@ from functools import cache, partial
 from typing import Final, TypeVar
 
 from accounting import work_budgets
-from accounting.accountants.event_grouping import dominating
+from accounting.accountants.event_grouping import dominated, dominating
 from accounting.accountants.mixed_kinds import parts_of
-from accounting.accountants.queries import Query
+from accounting.accountants.queries import Query, lower_end
 from accounting.event_counts import EventCounts
+from accounting.events import NeighboringRelation
 from accounting.guarantees import Bound
 from accounting.pld.certified_composition import WIDTH
 from accounting.work_limit import TooMuchWorkError, attempted, by_itself, left
@@ -97,15 +98,15 @@ def bound_of_fewer(
     counts: EventCounts,
     question: Query,
     *,
-    whole: float,
+    spared: float = 0.0,
 ) -> tuple[Bound, bool] | None:
-    """An accountant's answer: of fewer events that dominate the ledger where it is too much work.
+    """An accountant's answer of fewer events that dominate a ledger, which is too much work.
 
     Args:
         accountant: gives the bound of a ledger.
         counts: units of each distinct event.
-        question: what is asked; where it may be answered roughly, fewer events are begun with.
-        whole: points that the ledger as it is may take.
+        question: what is asked.
+        spared: points that were not spent on the ledger as it is, for it was hopeless.
 
     Returns:
         (bound, whether it is of so few events that another accountant may say more); None where
@@ -115,47 +116,66 @@ def bound_of_fewer(
         NoBoundError: the accountant has none.
         TooMuchWorkError: it takes more than what is allowed outside.
     """
-    gathered = question.gathered or question.rounded is not None
 
     def compute(events: EventCounts) -> tuple[Bound, bool]:
         fewer = events is not counts
-        asked = replace(
-            question, rounded=None, floor=False, gathered=gathered or fewer, width=ROUGH_WIDTH
-        )
         few = question.width == WIDTH and fewer and len(events.steps) <= _FEW
-        return accountant(events, asked), few
+        return accountant(events, _roughly(question, fewer=fewer)), few
 
     one_kind = len(parts_of(counts)) == 1  # or more is better spent kind by kind
     points: float = work_budgets.ONE_GROUP
     if one_kind:
-        points = max(question.share * work_budgets.GROUPED_EVENTS, points)
-    if question.width == WIDTH:
-        if _is_hopeless(counts, compute, whole):
-            points += whole if one_kind else 0
-        else:
-            bound = attempted(whole, lambda: accountant(counts, question))
-            if bound is not None:
-                return bound, False
+        points = max(question.share * work_budgets.GROUPED_EVENTS, points) + spared
     found = answers_of_fewer(counts, compute, points=min(points, left()))
     if not found and left() < points:
         raise TooMuchWorkError
     return min(found, key=lambda one: (one[0].epsilon, one[0].delta), default=None)
 
 
-def _is_hopeless(counts: EventCounts, compute: Callable[[EventCounts], R], points: float) -> bool:
+def _roughly(question: Query, *, fewer: bool) -> Query:
+    """What is asked of a ledger, or of fewer events that dominate it."""
+    gathered = question.gathered or question.rounded is not None or fewer
+    return replace(question, rounded=None, floor=False, gathered=gathered, width=ROUGH_WIDTH)
+
+
+def is_hopeless(
+    accountant: Callable[[EventCounts, Query], Bound],
+    counts: EventCounts,
+    question: Query,
+    points: float,
+) -> bool:
     """Whether a ledger is so much more work than a limit that it need not be tried as it is.
 
     Of each kind only so many events are counted, at what one takes on average where there is one of
     each sampling: of many alike the groups are shorter.
     """
-    rest = _HOPELESS * points
+    rest, asked = _HOPELESS * points, _roughly(question, fewer=True)
     for part in parts_of(counts):
         one = dominating(part, 1)
         events = min(len(part.steps), _COUNTED) / max(len(one.steps), 1)
         if events <= 1:
             continue
         with by_itself() as meter:
-            if attempted(rest / events, partial(compute, one)) is None:
+            if attempted(rest / events, partial(accountant, one, asked)) is None:
                 return True
         rest -= events * meter.spent
     return False
+
+
+def rough_lower_end(
+    headline: Bound | None, floor: EventCounts, relation: NeighboringRelation
+) -> float | None:
+    """A lower bound beside a headline, of fewer events that tell no more; None if none is known.
+
+    It takes no more work than what is left outside.
+    """
+    if headline is None:
+        return None
+    bare = replace(headline, epsilon_lower=None)
+
+    def lower(events: EventCounts) -> float:
+        found = lower_end([bare], bare, events, relation, width=ROUGH_WIDTH)
+        return 0.0 if found is None else found
+
+    found = answers_of_fewer(floor, lower, points=left(), gather=dominated)
+    return max(found, default=0.0) or None

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from accounting import work_budgets
 from accounting.accountants.event_grouping import GroupedEvents, group_events
-from accounting.accountants.shuffled_passes import bounds_offered, units_of
-from accounting.bounds.event_bounds import EventBound
+from accounting.accountants.shuffled_passes import bounds_with_passes
+from accounting.bounds.dominating_pairs import bounds_offered, units_of
+from accounting.bounds.event_bounds import EventBound, Pairs
 from accounting.bounds.lower_bounds import lower_bound_units
 from accounting.bounds.pair_choice import chosen
-from accounting.bounds.sampled_pairs import Pairs
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Bound, Status, weakest
@@ -85,8 +85,14 @@ def pairs_above(
     Raises:
         NoBoundError: some event is dominated by no accepted pair; the text says why.
     """
-    offered = bounds_offered(counts, relation, accept, aside=aside)
-    used = chosen(offered, delta=delta, epsilon=epsilon)
+    if aside:
+        offered = bounds_with_passes(counts, relation, accept, aside=aside)
+    else:
+        offered = bounds_offered(counts, relation, accept)
+    if all(len(bounds) == 1 for bounds, _ in offered):
+        used = [bounds[0] for bounds, _ in offered]
+    else:
+        used = chosen(offered, delta=delta, epsilon=epsilon)
     return used, units_of(offered, used)
 
 
@@ -106,3 +112,31 @@ def epsilon_lower_bound(
     if not units or delta < DELTA_MIN:
         return None
     return attained_epsilon(units, delta=delta, width=width)
+
+
+def lower_end(
+    bounds: list[Bound],
+    headline: Bound | None,
+    floor: EventCounts,
+    relation: NeighboringRelation,
+    width: float = WIDTH,
+) -> float | None:
+    """The best proved lower bound beside a headline; what is attained does not hang on a status.
+
+    Raises:
+        ArithmeticError: it exceeds the headline, so one of them is wrong.
+    """
+    if headline is None:
+        return None
+    known = [
+        bound.epsilon_lower
+        for bound in bounds
+        # At a larger delta less is lost, so a lower bound there is one here, too.
+        if bound.epsilon_lower is not None and bound.delta >= headline.delta
+    ]
+    lower = max(known) if known else None
+    if not known and 0 < headline.delta < 1:
+        lower = epsilon_lower_bound(floor, relation=relation, delta=headline.delta, width=width)
+    if lower is not None and not lower <= headline.epsilon:
+        raise ArithmeticError("A lower bound exceeds an upper one.")
+    return lower

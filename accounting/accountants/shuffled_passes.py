@@ -6,19 +6,18 @@ they belong to a question and not to an event.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from accounting.bounds.dominating_pairs import pld_bounds
+from accounting.bounds.dominating_pairs import Offered, bounds_offered, units_of
 from accounting.bounds.event_bounds import (
     ADD_OR_REMOVE_ONE,
     EventBound,
-    accepted,
+    Pairs,
 )
-from accounting.bounds.pair_choice import Offered, chosen, log_delta_of_moments
-from accounting.bounds.sampled_pairs import Pairs
+from accounting.bounds.pair_choice import chosen, log_delta_of_moments
 from accounting.event_counts import EventCounts, passes_by_sampling
 from accounting.events import Direction, Event, Gaussian, NeighboringRelation, Shuffle
 from accounting.guarantees import Status
@@ -68,38 +67,38 @@ def kept_passes(counts: EventCounts, relation: NeighboringRelation) -> dict[Even
     return {event: n for event, n in counts.units() if event in known and n > 0}
 
 
-def bounds_offered(
+def bounds_with_passes(
     counts: EventCounts,
     relation: NeighboringRelation,
     accept: frozenset[Status],
     *,
-    aside: float = 0.0,
+    aside: float,
 ) -> list[Offered]:
-    """Return the accepted bounds of each event and how often they count, in an order of the events.
+    """Return what `bounds_offered` does, and of shuffled passes what the theorem says of them too.
 
     Args:
         counts: units of each distinct event.
         relation: the neighbouring relation.
         accept: statuses of theorems that may be used.
-        aside: the part of delta that shuffled passes may fail with, all together; 0 for none.
+        aside: the part of delta that shuffled passes may fail with, all together.
 
     Raises:
         NoBoundError: some event is dominated by no accepted pair; the text says why.
     """
-    passes = kept_passes(counts, relation) if aside >= _LEAST else {}
-    if shuffled_batches_pairs.status not in accept:
-        passes = {}
+    offered = bounds_offered(counts, relation, accept)
+    if aside < _LEAST or shuffled_batches_pairs.status not in accept:
+        return offered
+    passes = kept_passes(counts, relation)
     every = sum(passes.values())
-    offered: list[Offered] = []
-    for event, count in counts.units():
-        bounds = accepted(pld_bounds(event, relation), accept=accept)
+    found: list[Offered] = []
+    for (event, count), (bounds, _) in zip(counts.units(), offered, strict=True):
         if event in passes:
             share = rounded_down(aside * (count / every), ulps=4)
             together = (*(_times(bound, count) for bound in bounds), _bound(event, count, share))
-            offered.append((together, 1))
+            found.append((together, 1))
         else:
-            offered.append((bounds, count))
-    return offered
+            found.append((bounds, count))
+    return found
 
 
 def _times(bound: EventBound[Pairs], count: int) -> EventBound[Pairs]:
@@ -151,24 +150,15 @@ def set_aside(
         return SHARE * delta
     asked, aside = epsilon or 0.0, SHARE * _FIRST_GUESS
     for _ in range(_GUESSES):
-        offered = bounds_offered(counts, relation, accept, aside=aside)
+        offered = bounds_with_passes(counts, relation, accept, aside=aside)
         log_delta = log_delta_of_moments(offered, epsilon=asked)
         aside = SHARE * max(math.exp(min(0.0, log_delta)), _LEAST)
     # Moments are rough: what is set aside by them would be most of delta.
-    offered = bounds_offered(counts, relation, accept, aside=aside)
+    offered = bounds_with_passes(counts, relation, accept, aside=aside)
     above = units_of(offered, chosen(offered, epsilon=asked))
     read = partial(delta_bracket, above, epsilon=asked, width=_GUESS_WIDTH)
     found = attempted(_GUESS_PART * left(), read)
     return aside if found is None else SHARE * max(found.upper, _LEAST)
-
-
-def units_of(offered: Sequence[Offered], used: Sequence[EventBound[Pairs]]) -> Units:
-    """Return the pairs of the bounds that were chosen, and how often each counts."""
-    units: Counter[Pair] = Counter()
-    for bound, (_, count) in zip(used, offered, strict=True):
-        for pair, times in bound.loss:
-            units[pair] += count * times
-    return list(units.items())
 
 
 def epsilon_of_passes(above: Units, *, delta: float, failed: float) -> float:

@@ -36,12 +36,10 @@ class PoissonCounts:
         return tuple(sorted({*named, Assumption.TRUNCATED_POISSON_SAMPLING} - gone))
 
 
-def as_poisson(counts: EventCounts, relation: NeighboringRelation) -> PoissonCounts | None:
-    """The ledger with Poisson sampling in place of truncated; None where no event is truncated."""
+def as_poisson(counts: EventCounts, relation: NeighboringRelation) -> PoissonCounts:
+    """The ledger with Poisson sampling in place of truncated."""
     events = counts.steps
     cut = {event for event in events if isinstance(event.sampling, TruncatedPoisson)}
-    if not cut:
-        return None
     steps: Counter[Event] = Counter()
     failures = []
     for event, count in events.items():
@@ -64,8 +62,6 @@ def through_poisson(accountant: Accountant) -> Accountant:
 
     def best(counts: EventCounts, question: Query) -> Bound:
         found = as_poisson(counts, question.relation)
-        if found is None:
-            return accountant(counts, question)
         # The cheap reading first: what the other pairs take must not keep it from being heard.
         through = attempted(left(), lambda: _through(accountant, found, question))
         if through is None:

@@ -4,6 +4,8 @@ Where a theorem gives the Renyi curve of a dominating pair, the pair itself is k
 """
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -18,11 +20,15 @@ from accounting.bounds.event_bounds import (
     UNKNOWN_SAMPLER,
     EventBound,
     NoBoundError,
+    Pairs,
+    accepted,
+    bound_of,
     reason_without_noise,
     sensitivity_of,
 )
 from accounting.bounds.gdp_bounds import gdp_bounds
-from accounting.bounds.sampled_pairs import Pairs, batch_bounds, bound_of
+from accounting.bounds.sampled_pairs import batch_bounds
+from accounting.event_counts import EventCounts
 from accounting.events import (
     ApproximateDp,
     CyclicPoisson,
@@ -43,6 +49,7 @@ from accounting.events import (
 )
 from accounting.gaussian import gaussian_dp
 from accounting.guarantees import Assumption, Status
+from accounting.pld.contour.parameters import Units
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -63,6 +70,8 @@ from accounting.renyi.revealed import revealed_sampling_rdp
 from accounting.rounding import rounded_down
 from accounting.subsampling.replaced_records import poisson_replace_tight_pair
 from accounting.theorem import Theorem, theorem
+
+Offered = tuple[tuple[EventBound[Pairs], ...], int]  # what bounds an event, and its units
 
 REASON_ZCDP = (
     "A zCDP declaration bounds moments, not the loss: only the Renyi accountant serves it."
@@ -88,6 +97,29 @@ def pld_bounds(event: Event, relation: NeighboringRelation) -> tuple[EventBound[
             return _uncorrelated(mechanism, event.sampling, relation)
         case _:
             assert_never(event.mechanism)
+
+
+def bounds_offered(
+    counts: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
+) -> list[Offered]:
+    """Return the accepted bounds of each event and how often they count, in an order of the events.
+
+    Raises:
+        NoBoundError: some event is dominated by no accepted pair; the text says why.
+    """
+    return [
+        (accepted(pld_bounds(event, relation), accept=accept), count)
+        for event, count in counts.units()
+    ]
+
+
+def units_of(offered: Sequence[Offered], used: Sequence[EventBound[Pairs]]) -> Units:
+    """Return the pairs of the bounds that were chosen, and how often each counts."""
+    units: Counter[Pair] = Counter()
+    for bound, (_, count) in zip(used, offered, strict=True):
+        for pair, times in bound.loss:
+            units[pair] += count * times
+    return list(units.items())
 
 
 def _uncorrelated(

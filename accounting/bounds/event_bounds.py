@@ -8,6 +8,7 @@ import numpy as np
 
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Assumption, Status
+from accounting.pld.pairs import Pair
 from accounting.rounding import Array, rounded_up, sum_up
 from accounting.theorem import Theorem
 
@@ -50,6 +51,7 @@ REASON_MISSING_ANSWER = (
 )
 
 L = TypeVar("L")
+Pairs = tuple[tuple[Pair, int], ...]  # that together dominate a unit, and how often each counts
 
 
 class NoBoundError(ValueError):
@@ -70,6 +72,12 @@ class EventBound(Generic[L]):
     def theorems(self) -> tuple[Theorem[..., Any], ...]:
         """Everything the bound rests on."""
         return (self.theorem, *self.premises)
+
+
+def bound_of(theorem: Theorem[..., Any], *pairs: Pair) -> EventBound[Pairs]:
+    """The bound that these pairs, one of each, dominate a unit in both orders."""
+    loss = tuple((pair, 1) for pair in pairs)
+    return EventBound(theorem=theorem, assumptions=theorem.assumptions, loss=loss)
 
 
 def reason_without_noise(event: Event) -> str:

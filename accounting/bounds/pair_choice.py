@@ -11,15 +11,15 @@ from typing import Final
 
 import numpy as np
 
-from accounting.bounds.event_bounds import EventBound
-from accounting.bounds.sampled_pairs import Pairs
+from accounting.bounds.dominating_pairs import Offered
+from accounting.bounds.event_bounds import EventBound, Pairs
 from accounting.events import Direction
 from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, NoMomentsError, log_moments
 from accounting.rounding import Array
 from accounting.subsampling.replaced_records import poisson_replace_tight_pair
 
-Offered = tuple[tuple[EventBound[Pairs], ...], int]  # what bounds an event, and its units
-
+# Of epsilon: a choice that costs so little more by moments may cost less once it is composed.
+_CLOSE: Final = 1.12
 _USUAL_DELTA: Final = 1e-5  # for which pairs are chosen where a whole profile is asked for
 
 
@@ -54,6 +54,47 @@ def chosen(
         bounds[int(np.argmin(each[:, best]))]
         for each, (bounds, _) in zip(moments, offered, strict=True)
     ]
+
+
+def close_rival(
+    offered: Sequence[Offered],
+    used: Sequence[EventBound[Pairs]],
+    *,
+    delta: float | None,
+    epsilon: float | None,
+) -> list[EventBound[Pairs]] | None:
+    """Return the choice of bounds that may fail, where it costs little more by moments, else None.
+
+    Of one Gaussian release moments say nearly all there is to say, of shuffled passes less. So a
+    choice that moments favour by little may cost more once both are composed.
+
+    Args:
+        offered: accepted bounds of each event and how often it counts.
+        used: those that `chosen` chose.
+        delta: at which epsilon is asked for, or
+        epsilon: at which delta is.
+    """
+    failing = [
+        (tuple(bound for bound in bounds if bound.delta) or bounds, count)
+        for bounds, count in offered
+    ]
+    rival = chosen(failing, delta=delta, epsilon=epsilon)
+    if rival == used:
+        return None
+    exponents, others = (
+        _exponents([_moments((bound,)) for bound in bounds], offered) for bounds in (used, rival)
+    )
+    if epsilon is None:
+        log_delta = math.log(delta or _USUAL_DELTA)
+        epsilon = _epsilon(exponents, log_delta)
+    else:
+        log_delta = float(np.min(exponents - LADDER * epsilon))
+    return rival if _epsilon(others, log_delta) <= _CLOSE * epsilon else None
+
+
+def _epsilon(exponents: Array, log_delta: float) -> float:
+    """Epsilon at a delta by moments alone."""
+    return float(np.min(np.maximum(exponents - log_delta, 0.0) / LADDER))
 
 
 def log_delta_of_moments(offered: Sequence[Offered], *, epsilon: float) -> float:

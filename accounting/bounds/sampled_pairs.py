@@ -9,6 +9,8 @@ from accounting.bounds.event_bounds import (
     REPLACE_ONE,
     REPLACE_SPECIAL,
     EventBound,
+    Pairs,
+    bound_of,
 )
 from accounting.bounds.gdp_bounds import gdp_bounds, reach
 from accounting.events import (
@@ -58,7 +60,6 @@ from accounting.work_limit import cached_with_cost
 
 CACHE_ENTRIES: Final = 256  # of dense pairs of about 0.2 MB
 
-Pairs = tuple[tuple[Pair, int], ...]  # that together dominate a unit, and how often each counts
 Batches = (
     TruncatedPoisson
     | FixedSize
@@ -70,12 +71,6 @@ Batches = (
     | NonUniform
     | PoissonUnit
 )
-
-
-def bound_of(theorem: Theorem[..., Any], *pairs: Pair) -> EventBound[Pairs]:
-    """The bound that these pairs, one of each, dominate a unit in both orders."""
-    loss = tuple((pair, 1) for pair in pairs)
-    return EventBound(theorem=theorem, assumptions=theorem.assumptions, loss=loss)
 
 
 @cached_with_cost(maxsize=CACHE_ENTRIES)

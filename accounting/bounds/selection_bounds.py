@@ -8,8 +8,7 @@ import numpy as np
 
 from accounting import work_budgets
 from accounting.bounds.dominating_pairs import pld_bounds
-from accounting.bounds.event_bounds import EventBound, NoBoundError
-from accounting.bounds.sampled_pairs import Pairs
+from accounting.bounds.event_bounds import EventBound, NoBoundError, Pairs
 from accounting.event_counts import EventCounts, count_events, pass_length
 from accounting.events import (
     ApproximateDp,

@@ -21,7 +21,6 @@ from accounting.events.mechanisms import (
     Trials,
     Zcdp,
 )
-from accounting.events.ranges import require_range
 from accounting.events.samplings import (
     UNIT_ROWS_MAX,
     BallsAndBins,
@@ -42,6 +41,7 @@ from accounting.events.samplings import (
     Unknown,
     WithReplacement,
 )
+from accounting.rounding import require_range
 
 __all__ = [
     "CATEGORIES_MAX",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from accounting.events.ranges import require_range
+from accounting.rounding import require_range
 
 CATEGORIES_MAX: Final = 10**6  # of a randomized response
 EPSILON_MAX: Final = 1e4  # nats, declared; e^epsilon is far beyond any use

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from accounting.events.ranges import require_range
+from accounting.rounding import require_range
 
 UNIT_ROWS_MAX: Final = 10_000  # rows of one record
 

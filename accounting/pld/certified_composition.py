@@ -30,6 +30,7 @@ from accounting.pld.lattice.lattice_bounds import End, lattice_delta, lattice_ep
 from accounting.pld.multinomial import counted, counted_delta
 from accounting.pld.pairs import (
     DensePair,
+    DiscretePair,
     GaussianPair,
     InterpolatedSteps,
     Pair,
@@ -134,8 +135,8 @@ def _epsilon_bracket(
     lower, upper, engine = 0.0, 0.0, Engine.CLOSED_FORM
     for direction in different_orders(pair for pair, _ in units):
         # Of very many steps the other order may have a lower end where this one has none.
-        known = lower > 0 or not are_rare(units)
-        if upper and known and _is_no_larger(rough or units, direction, upper, delta):
+        known = upper > 0 and (lower > 0 or not are_rare(units))
+        if known and _is_no_larger(rough or units, direction, upper, delta):
             continue
         low, high, used = _epsilon(units, direction, delta=delta, width=width, only=only)
         lower, upper = max(lower, low), max(upper, high)
@@ -356,7 +357,8 @@ def _read_exactly(
     if _alone(units):
         pair = units[0][0]
         return lambda epsilon: profile(pair, direction=direction, epsilon=epsilon)
-    few = counted(units)
+    discrete = [(pair, count) for pair, count in units if isinstance(pair, DiscretePair)]
+    few = counted(discrete) if len(discrete) == len(units) else None
     if few is not None:
         return lambda epsilon: counted_delta(few, direction=direction, epsilon=epsilon)
     return None

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import special
 
 from accounting.events import Direction
-from accounting.pld.pairs import DiscretePair, Pair
+from accounting.pld.pairs import DiscretePair
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.work_limit import cached_with_cost, spend
 
@@ -31,19 +31,17 @@ class Outcomes:
     error: Array  # bound on the absolute error of either logarithm
 
 
-def counted(units: Sequence[tuple[Pair, int]]) -> tuple[tuple[DiscretePair, int], ...] | None:
-    """The units, if they are discrete and their counts few; else None."""
+def counted(
+    units: Sequence[tuple[DiscretePair, int]],
+) -> tuple[tuple[DiscretePair, int], ...] | None:
+    """The units, if their counts are few; else None."""
     size = 1
-    found = []
     for pair, count in units:
-        if not isinstance(pair, DiscretePair):
-            return None
-        found.append((pair, count))
         ways = math.comb(count + len(pair.first) - 1, len(pair.first) - 1)
         if ways > OUTCOMES_MAX or size * ways > OUTCOMES_MAX:
             return None
         size *= ways
-    return tuple(found)
+    return tuple(units)
 
 
 def counted_delta(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accounting import THEOREMS
-from accounting.accountants import best_first, lower_end, many_noises, queries
+from accounting.accountants import best_first, many_noises, queries
 from accounting.accountants.best_bound import best_bound, guarantee, with_lower_bound
 from accounting.accountants.best_first import ACCOUNTANTS
 from accounting.accountants.composed_bounds import gdp_bound, pld_bound, rdp_bound
@@ -208,10 +208,10 @@ def test_a_lower_bound_above_the_headline_is_an_error(monkeypatch: pytest.Monkey
     epsilon = guarantee(counts, relation=REPLACE_ONE, delta=DELTA).epsilon
     assert epsilon is not None
     for lower in (math.nextafter(epsilon, 9e9), math.nan):
-        monkeypatch.setattr(lower_end, "epsilon_lower_bound", lambda *_, at=lower, **__: at)
+        monkeypatch.setattr(queries, "epsilon_lower_bound", lambda *_, at=lower, **__: at)
         with pytest.raises(ArithmeticError, match="exceeds an upper one"):
             guarantee(counts, relation=REPLACE_ONE, delta=DELTA)
-    monkeypatch.setattr(lower_end, "epsilon_lower_bound", lambda *_, **__: epsilon)
+    monkeypatch.setattr(queries, "epsilon_lower_bound", lambda *_, **__: epsilon)
     assert guarantee(counts, relation=REPLACE_ONE, delta=DELTA).epsilon_lower == epsilon
 
 

@@ -12,8 +12,8 @@ from accounting.gaussian import (
     gaussian_delta,
     gaussian_epsilon,
 )
-from accounting.pld.byte_cache import ByteCache
 from accounting.rounding import Array, crossing
+from accounting.work_limit import ByteCache
 
 
 def block(kilobytes: int) -> Array:

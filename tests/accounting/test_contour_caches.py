@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from accounting.events import Direction
-from accounting.pld.byte_cache import ByteCache
 from accounting.pld.contour import complex_moments, tilted_grids
 from accounting.pld.contour.complex_moments import line_of
 from accounting.pld.contour.contour_bounds import contour_epsilon
@@ -16,6 +15,7 @@ from accounting.pld.contour.parameters import Units
 from accounting.pld.contour.real_moments import LADDER, log_moments
 from accounting.pld.contour.tilted_grids import grid_of, scan_of
 from accounting.pld.pairs import GaussianPair, LaplacePair, Pair, SampledGaussianPair
+from accounting.work_limit import ByteCache
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
 WIDTH = 1e-6

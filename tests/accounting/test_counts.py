@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from accounting.events import Direction
-from accounting.pld.certified_composition import Engine, epsilon_bracket
+from accounting.pld.certified_composition import Engine, delta_bracket, epsilon_bracket
 from accounting.pld.contour import contour_bounds
 from accounting.pld.contour.contour_bounds import contour_epsilon
 from accounting.pld.multinomial import OUTCOMES_MAX, _compositions, counted, counted_delta
-from accounting.pld.pairs import DiscretePair, GaussianPair, Pair
+from accounting.pld.pairs import DiscretePair, GaussianPair
 
 TWO = DiscretePair(first=(0.75, 0.25), second=(0.4, 0.6))
 THREE = DiscretePair(first=(0.5, 0.3, 0.2), second=(0.1, 0.3, 0.6))
@@ -106,8 +106,12 @@ def test_only_few_counts_of_discrete_pairs_are_counted() -> None:
     assert counted([(TWO, 999), (THREE, 13)]) is None
     assert counted([(THREE, 445)]) is not None  # 447 * 446 / 2 ways
     assert counted([(THREE, 446)]) is None
-    gaussian: Pair = GaussianPair(noise_multiplier=1.0)
-    assert counted([(TWO, 1), (gaussian, 1)]) is None
+
+
+def test_outcomes_beside_other_losses_are_not_counted() -> None:
+    gaussian = GaussianPair(noise_multiplier=1.0)
+    assert delta_bracket([(TWO, 2)], epsilon=0.1).engine is Engine.CLOSED_FORM
+    assert delta_bracket([(TWO, 2), (gaussian, 1)], epsilon=0.1).engine is not Engine.CLOSED_FORM
 
 
 def test_a_number_of_counts_beyond_any_double_is_too_many() -> None:

@@ -9,8 +9,7 @@ from scipy import special
 
 from accounting.accountants.envelope_bound import _priced
 from accounting.bounds.dominating_pairs import pld_bounds
-from accounting.bounds.event_bounds import NoBoundError
-from accounting.bounds.sampled_pairs import Pairs
+from accounting.bounds.event_bounds import NoBoundError, Pairs
 from accounting.events import Direction, Event, FixedSize, Gaussian, NeighboringRelation
 from accounting.filters.covers import covers
 from accounting.pld.certified_composition import delta_in_order

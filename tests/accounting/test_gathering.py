@@ -259,7 +259,7 @@ def test_what_was_asked_before_changes_no_answer() -> None:
 def test_answers_stay_within_what_is_left_outside() -> None:
     question = Query(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
     with limited(60_000_000) as meter:
-        found = bound_of_fewer(pld_bound, falling(3, DRAWN), question, whole=10_000_000)
+        found = bound_of_fewer(pld_bound, falling(3, DRAWN), question, spared=10_000_000)
         assert found is not None
         bound, few = found
         assert few
@@ -274,4 +274,4 @@ def test_where_not_even_one_class_is_paid_for_outside_the_answer_is_refused() ->
             relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None, width=width
         )
         with limited(300_000), pytest.raises(TooMuchWorkError):
-            bound_of_fewer(pld_bound, falling(3, DRAWN), question, whole=100_000)
+            bound_of_fewer(pld_bound, falling(3, DRAWN), question)

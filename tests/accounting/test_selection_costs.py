@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from accounting import Guarantee, Status, choose, count_events, guarantee
-from accounting.accountants.comparisons import as_if_unsampled
+from accounting.accountants.best_bound import as_if_unsampled
 from accounting.accountants.composed_trials import as_recorded_trials
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.bounds.gdp_bounds import gdp_bounds

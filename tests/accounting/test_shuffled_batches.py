@@ -11,12 +11,13 @@ from accounting.accountants.best_bound import best_bound
 from accounting.accountants.queries import pairs_above
 from accounting.accountants.shuffled_passes import (
     SHARE,
-    bounds_offered,
+    bounds_with_passes,
     delta_of_passes,
     epsilon_of_passes,
     kept_passes,
     set_aside,
 )
+from accounting.bounds.pair_choice import chosen, close_rival
 from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     Cyclic,
@@ -183,7 +184,7 @@ def test_the_bound_is_given_to_none_that_does_not_accept_it() -> None:
     assert found.status is Status.PUBLISHED
     assert found.epsilon > 1.2 * answer(counts).epsilon
     assert set_aside(counts, REPLACE_ONE, DEFAULT_ACCEPT, delta=1e-5, epsilon=None) == 0
-    offered = bounds_offered(counts, REPLACE_ONE, DEFAULT_ACCEPT, aside=1e-7)
+    offered = bounds_with_passes(counts, REPLACE_ONE, DEFAULT_ACCEPT, aside=1e-7)
     assert {bound.delta for bound in offered[0][0]} == {0.0}
 
 
@@ -248,6 +249,35 @@ def test_more_noise_and_fewer_passes_never_cost_more(sigma: float, passes: int) 
     known = epsilon(sigma, passes)
     assert epsilon(1.2 * sigma, passes) <= known * 1.02
     assert epsilon(sigma, passes + 1) >= known * 0.98
+
+
+def test_where_moments_favour_a_release_by_little_the_less_is_told_once_both_are_composed() -> None:
+    six, seven = counts_of((step(2.0), 14 * 6)), counts_of((step(2.0), 14 * 7))
+    release = answer(six, accept=DEFAULT_ACCEPT)
+    assert release.bound == "gaussian-per-pass"
+    used, _ = pairs_above(six, REPLACE_ONE, ACCEPT, delta=1e-5, aside=SHARE * 1e-5)
+    assert [bound.theorem.id for bound in used] == ["gaussian-per-pass"]  # by moments alone
+    found = answer(six)
+    assert found.bound == "shuffled-batches"
+    assert found.epsilon < 0.9 * release.epsilon
+    assert found.epsilon < answer(seven).epsilon
+    back = answer(six, delta=None, epsilon=found.epsilon)
+    assert back.bound == "shuffled-batches"
+    least = answer(six, accept=DEFAULT_ACCEPT, delta=None, epsilon=found.epsilon).delta
+    assert back.delta < 0.2 * least
+    two = counts_of((step(1.45), 14 * 2))
+    given: dict[str, Any] = {"delta": None, "epsilon": 2.0}
+    assert answer(two, **given).delta < 0.8 * answer(two, **given, accept=DEFAULT_ACCEPT).delta
+
+
+def test_a_release_that_costs_less_stands_though_moments_favour_it_by_little() -> None:
+    counts = counts_of((step(1.97), 14 * 2))
+    offered = bounds_with_passes(counts, REPLACE_ONE, ACCEPT, aside=1e-7)
+    rival = close_rival(offered, chosen(offered, delta=1e-5), delta=1e-5, epsilon=None)
+    assert rival is not None
+    assert rival[0].theorem is shuffled_batches_pairs
+    found, release = answer(counts), answer(counts, accept=DEFAULT_ACCEPT)
+    assert (found.bound, found.epsilon) == ("gaussian-per-pass", release.epsilon)
 
 
 def test_epsilon_and_delta_are_charged_with_what_may_fail() -> None:

@@ -96,7 +96,6 @@ def test_the_delta_of_cut_batches_is_paid_on_both_sides() -> None:
     found = best_bound(cut, relation=ADD_OR_REMOVE_ONE, delta=1e-5, accept=PUBLISHED)
     assert found is not None
     read = as_poisson(cut, ADD_OR_REMOVE_ONE)
-    assert read is not None
     whole = best_bound(read.counts, relation=ADD_OR_REMOVE_ONE, epsilon=found.epsilon)
     assert whole is not None
     paid = whole.delta + (1 + math.exp(found.epsilon)) * read.failure
@@ -196,7 +195,6 @@ def test_a_delta_of_which_nothing_can_be_set_aside_leaves_the_release() -> None:
 def test_a_delta_that_cut_batches_take_nearly_whole_leaves_the_release() -> None:
     cut = counts((truncated_event(384), STEPS))
     whole = as_poisson(cut, ADD_OR_REMOVE_ONE)
-    assert whole is not None
     read: dict[str, Any] = {"relation": ADD_OR_REMOVE_ONE, "accountant": "rdp"}
     delta = 1e-5
     for _ in range(20):  # to where the chance of a cut batch takes all but a thousandth

@@ -35,9 +35,9 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.pld import certified_composition
-from accounting.pld.byte_cache import ByteCache
 from accounting.rounding import Array
 from accounting.work_limit import (
+    ByteCache,
     TooMuchWorkError,
     as_many,
     attempted,

@@ -12,7 +12,6 @@ from typing import Final, assert_never
 import numpy as np
 
 from accounting.events import Direction
-from accounting.pld.byte_cache import ByteCache
 from accounting.pld.contour import tilted_grids
 from accounting.pld.contour.interpolated_moments import log_modulus_of_steps
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, finite_losses, log_moments
@@ -29,7 +28,7 @@ from accounting.pld.pairs import (
     SymmetricPair,
 )
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, ComplexArray
-from accounting.work_limit import spend
+from accounting.work_limit import ByteCache, spend
 
 LINES_BYTES: Final = 48 * 2**20
 # Below this modulus a moment is noise; its slack then dwarfs it and the bracket stays sound.

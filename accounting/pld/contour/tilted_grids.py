@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 
 from accounting.events import Direction
-from accounting.pld.byte_cache import ByteCache
 from accounting.pld.contour.decay_bounds import Layers, layers_of
 from accounting.pld.contour.quadrature import (
     grid_points,
@@ -30,6 +29,7 @@ from accounting.pld.contour.replaced_quadrature import (
 )
 from accounting.pld.pairs import ReplacedGaussianPair, SampledGaussianPair
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
+from accounting.work_limit import ByteCache
 
 TARGET: Final = 1e-19  # share of the moment that discretisation may add
 GRIDS_BYTES: Final = 64 * 2**20
