@@ -202,8 +202,7 @@ def migrate(
         int | None,
         typer.Option(
             "--partitions",
-            help="divide the entries of a PostgreSQL ledger into so many tables, by dataset; "
-            "nothing is recorded meanwhile, and it cannot be undone",
+            help="divide the entries of a new PostgreSQL ledger into so many tables, by dataset",
         ),
     ] = None,
 ) -> None:

@@ -32,6 +32,7 @@ from service.operations.backup_format import (
 )
 from service.storage import migrations
 from service.storage.engine import snapshot, transaction
+from service.storage.partitions import divide_entries, parts_of_entries
 from service.storage.tables import (
     datasets,
     entries,
@@ -146,8 +147,10 @@ def restore(engine: Engine, path: Path, *, by: str) -> Summary:
     """
     summary = check(path)  # to its end, before anything is touched
     with transaction(engine) as connection:
-        _make_room(connection)
+        parts = _make_room(connection)
         _upgrade(connection, summary.header.schema_revision)
+        if parts:
+            divide_entries(connection, parts)
         with open_backup(path) as reader:
             _fill(connection, reader)
             if reader.finish() != summary:
@@ -171,14 +174,19 @@ def _go_on(connection: Connection, summary: Summary) -> None:
         Frontier.from_bytes(row.log_size, row.log_frontier or b"")
 
 
-def _make_room(connection: Connection) -> None:
-    """Take away a ledger that was begun and never used, as a service begins where it finds none."""
-    tables = set(inspect(connection).get_table_names()) - {_VERSION_TABLE}
+def _make_room(connection: Connection) -> int:
+    """Take away a ledger that was begun and never used, as a service begins where it finds none.
+
+    Returns:
+        Into how many parts its entries were divided, or 0.
+    """
+    parts = parts_of_entries(connection)
+    tables = set(inspect(connection).get_table_names()) - {_VERSION_TABLE, *parts}
     if not tables:
-        return
+        return 0
     if tables == set(metadata.tables) and not any(map(partial(_used, connection), metadata.tables)):
         migrations.remove_within(connection)
-        return
+        return len(parts)
     raise BackupError("The database is not empty; a backup is restored into an empty one.")
 
 
@@ -210,7 +218,8 @@ def _upgrade(connection: Connection, revision: str) -> None:
 def _fill(connection: Connection, reader: BackupReader) -> None:
     there = MetaData()
     there.reflect(connection)  # as they were in the version that made the backup
-    known = {name: table for name, table in there.tables.items() if name != _VERSION_TABLE}
+    others = {_VERSION_TABLE, *parts_of_entries(connection)}
+    known = {name: table for name, table in there.tables.items() if name not in others}
     for table in reversed(there.sorted_tables):
         if table.name in known and connection.execute(select(table).limit(1)).first():
             connection.execute(table.delete())  # what a migration put there is in the backup too

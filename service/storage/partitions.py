@@ -1,7 +1,7 @@
-"""Entries in several tables of PostgreSQL, by dataset: each is vacuumed and rebuilt by itself.
+"""The entries of a PostgreSQL ledger in several tables, by dataset, each with indexes of its own.
 
-A dataset's entries are in one of them. A step of a branch is recorded once because each part keeps
-it unique, and a branch has one dataset.
+All entries of a dataset are in one of them. A step of a branch is recorded once because each part
+keeps it unique, and a branch has one dataset.
 """
 
 from typing import Final
@@ -13,18 +13,23 @@ from service.errors import StartupError
 from service.storage.engine import hold, transaction
 from service.storage.tables import entries
 
-PARTS_MAX: Final = 1024
+# A query that does not name the dataset locks each part and its indexes.
+PARTS_MAX: Final = 64
 _PARTS: Final = text(
     "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
     "WHERE i.inhparent = to_regclass('entries') ORDER BY c.relname"
 )
-# What other roles may do with the table, which a new one does not know.
-_GRANTS: Final = text(
-    "SELECT format('GRANT %s ON entries TO %s%s', privilege_type, "
-    "CASE WHEN grantee = 0 THEN 'PUBLIC' ELSE grantee::regrole::text END, "
-    "CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END) "
+_OWN: Final = text(
+    "SELECT pg_get_userbyid(relowner) = current_user "
+    "AND relnamespace = current_schema()::regnamespace "
+    "FROM pg_class WHERE oid = to_regclass('entries')"
+)
+# What other roles may do: granted for the table, or to any new table by default.
+_GRANTED: Final = text(
+    "SELECT privilege_type, is_grantable, "
+    "CASE WHEN grantee = 0 THEN 'PUBLIC' ELSE grantee::regrole::text END AS role "
     "FROM pg_class c, aclexplode(c.relacl) "
-    "WHERE c.oid = to_regclass('entries') AND grantee <> c.relowner"
+    "WHERE c.oid = to_regclass(:name) AND grantee <> c.relowner"
 )
 _REFUSE_CHANGE: Final = (
     "CREATE TRIGGER {0}_insert_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {0} "
@@ -37,24 +42,25 @@ _REFUSE_NO_LEAF: Final = (
 
 
 def parts_of_entries(connection: Connection) -> list[str]:
-    """The tables that hold the entries of a PostgreSQL ledger, where there are several; or none."""
+    """Return the names of the tables that hold the entries, if these are divided; else none."""
+    if connection.dialect.name != "postgresql":
+        return []
     return list(connection.execute(_PARTS).scalars())
 
 
 def partition_entries(engine: Engine, parts: int) -> bool:
-    """Divide the entries into parts by a hash of their dataset, in one transaction.
-
-    Nothing is recorded meanwhile; each entry is copied once.
+    """Divide the entries of a ledger that has none yet into parts by a hash of their dataset.
 
     Args:
         engine: a PostgreSQL database at this version's revision.
-        parts: how many, in [2, 1024].
+        parts: how many, in [2, 64].
 
     Returns:
         Whether they were divided now; False where they are in as many parts already.
 
     Raises:
-        StartupError: it is SQLite, or the entries are in another number of parts.
+        StartupError: it is SQLite, it has entries, they are in another number of parts, or the role
+            is not the owner of the table.
         UnavailableError: the database does not answer.
     """
     if engine.dialect.name != "postgresql":
@@ -69,37 +75,54 @@ def partition_entries(engine: Engine, parts: int) -> bool:
                 f"--partitions: the entries are in {present} parts already; that cannot be changed."
             )
         if not present:
-            _divide(connection, parts)
+            divide_entries(connection, parts)
     return not present
 
 
-def _divide(connection: Connection, parts: int) -> None:
+def divide_entries(connection: Connection, parts: int) -> None:
+    """Put a divided table in the place of the table of entries, which is empty.
+
+    A reader that began before would find no rows in the new table: it must miss none.
+
+    Raises:
+        StartupError: there are entries, or the role is not the owner of the table.
+    """
     run = connection.exec_driver_sql
-    grants = list(connection.execute(_GRANTS).scalars())
+    run("LOCK TABLE entries IN ACCESS EXCLUSIVE MODE")
+    if connection.scalar(text("SELECT EXISTS (SELECT 1 FROM entries)")):
+        raise StartupError(
+            "--partitions: the ledger has entries. Divide a new ledger, and restore a backup of "
+            "this one into it; nothing was changed."
+        )
+    if not connection.scalar(_OWN):
+        raise StartupError(
+            "--partitions: the role does not own the table entries, or another schema comes first "
+            "in its search_path; nothing was changed."
+        )
+    granted = connection.execute(_GRANTED, {"name": "entries"}).all()
     run(
         "CREATE TABLE entries_divided (LIKE entries INCLUDING DEFAULTS INCLUDING CONSTRAINTS) "
         "PARTITION BY HASH (dataset_id)"
     )
-    names = [f"entries_{part:04}" for part in range(parts)]
-    for part, name in enumerate(names):
-        run(
-            f"CREATE TABLE {name} PARTITION OF entries_divided "
-            f"FOR VALUES WITH (MODULUS {parts}, REMAINDER {part})"
-        )
-    there = connection.scalar(text("SELECT count(*) FROM entries"))
-    copied = run("INSERT INTO entries_divided SELECT * FROM entries").rowcount
-    if copied != there:
-        raise StartupError(f"--partitions: {copied} of {there} entries were copied.")
     run("DROP TABLE entries")
     run("ALTER TABLE entries_divided RENAME TO entries")
+    names = [f"entries_{part:02}" for part in range(parts)]
+    for part, name in enumerate(names):
+        run(
+            f"CREATE TABLE {name} PARTITION OF entries "
+            f"FOR VALUES WITH (MODULUS {parts}, REMAINDER {part})"
+        )
     _protect(connection, names)
-    for grant in grants:
-        run(grant)
-    run("ANALYZE entries")
+    for name in ("entries", *names):
+        for one in connection.execute(_GRANTED, {"name": name}).all():
+            run(f"REVOKE ALL ON {name} FROM {one.role}")
+    for one in granted:
+        option = " WITH GRANT OPTION" if one.is_grantable else ""
+        run(f"GRANT {one.privilege_type} ON entries TO {one.role}{option}")
 
 
 def _protect(connection: Connection, names: list[str]) -> None:
-    """Make the keys, indexes and triggers that the table had; a part has what must be unique."""
+    """Make the keys, indexes and triggers that the table had; unique indexes on each part."""
     for constraint in (entries.primary_key, *entries.foreign_key_constraints):
         connection.execute(AddConstraint(constraint, isolate_from_table=False))
     for index in entries.indexes:

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: to a server that writes, and not waited for for ever."""
+"""Connections to PostgreSQL: to a server that takes what is written, with limits of time."""
 
 import time
 from collections.abc import Callable, Generator

@@ -1,7 +1,7 @@
 """Connections to SQLite, and its file: may it be begun, and is it still the one in use?
 
-A process that has a file open continues to read and write it after it was removed or replaced
-it, and SQLite does not say so: what it acknowledged then would be gone. So its place is looked at
+A process that has a file open continues to read and write it after it was removed or replaced,
+and SQLite does not say so: what it acknowledged then would be gone. So its place is looked at
 before each transaction, and once more before what was committed is acknowledged.
 """
 

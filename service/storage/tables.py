@@ -366,5 +366,5 @@ log_tiles = Table(
 
 INSERT_ONLY = (
     entries, settings_changes, corrections, incidents, releases, findings, acts, log_tiles,
-    incident_notes, change_requests, change_decisions,
+    incident_notes, change_requests, change_decisions, strategies,
 )  # fmt: skip

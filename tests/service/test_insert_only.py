@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from service.storage.engine import snapshot, transaction, upsert
 from service.storage.tables import INSERT_ONLY, entries
+from tests.service.correlated import toeplitz
 from tests.service.samples import BUDGET, FULL, GAUSSIAN, SAMPLING, append, event, run, setup
 
 HELD = pytest.mark.parametrize("table", INSERT_ONLY, ids=lambda table: table.name)
@@ -26,6 +27,7 @@ def full(api: httpx.Client, engine: Engine) -> Engine:
     (incident, *_) = api.get("/v1/incidents").json()["incidents"]
     note = {"action": "comment", "text": "seen"}
     assert api.post(f"/v1/incidents/{incident['id']}/notes", json=note).status_code == 201
+    toeplitz(api, steps=2)
     api.post("/v1/runs", json=run("other"))
     asked = {"reason": "a larger model", "budget": {"epsilon": 5.0, "delta": 1e-5}}
     answer = api.post("/v1/datasets/data/requests", json=asked)
@@ -45,11 +47,11 @@ def rows(engine: Engine, table: Table) -> list[Any]:
         return list(connection.execute(select(table)))
 
 
-def test_facts_are_entries_settings_corrections_incidents_releases_findings_and_logs() -> None:
+def test_each_table_of_facts_is_named() -> None:
     held = {table.name for table in INSERT_ONLY}
     facts = {"entries", "settings_changes", "corrections", "incidents", "releases", "findings"}
     facts |= {"change_requests", "change_decisions"}
-    assert held == facts | {"acts", "log_tiles", "incident_notes"}
+    assert held == facts | {"acts", "log_tiles", "incident_notes", "strategies"}
 
 
 @HELD

@@ -1,45 +1,51 @@
 """Entries in several tables of PostgreSQL: the same facts, held as they were in one."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Connection, Engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
 
 from service.cli.main import app
 from service.errors import StartupError
+from service.operations import backup
 from service.operations.diagnostics.database import triggers
 from service.operations.diagnostics.result import Level
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect, snapshot, transaction
 from service.storage.partitions import partition_entries, parts_of_entries
-from service.storage.tables import entries, metadata
+from service.storage.tables import entries
 from service.transparency.verification.ledger import verify
-from tests.conftest import AS_ADMIN, clear, running
+from tests.conftest import AS_ADMIN, running
 from tests.service.dumps import dump
 from tests.service.samples import BUDGET, append, dataset, event, run
 
 PARTS = 4
 NUMBERS = range(8)
 HOLDERS = "SELECT tableoid::regclass::text FROM entries GROUP BY 1 ORDER BY 1"
-ROLE = "reads_entries"
 
 
 @pytest.fixture
-def url(backend_urls: dict[str, str]) -> Iterator[str]:
-    """An empty ledger on PostgreSQL, which is built anew afterwards."""
-    url = backend_urls["postgres"]
-    clear(url)
-    yield url
+def url(postgres_url: str) -> Iterator[str]:
+    """An empty ledger in a database of its own, to which nothing else is connected."""
+    name = f"{make_url(postgres_url).database}_divided"
+    drop = f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode()
+    with psycopg.connect(postgres_url, autocommit=True) as server:
+        server.execute(drop)
+        server.execute(f"CREATE DATABASE {name}".encode())
+    url = make_url(postgres_url).set(database=name).render_as_string(hide_password=False)
     engine = connect(url)
-    with transaction(engine) as connection:
-        connection.execute(text("DELETE FROM alembic_version"))
-        metadata.drop_all(connection)
     migrations.upgrade(engine)
     engine.dispose()
+    yield url
+    with psycopg.connect(postgres_url, autocommit=True) as server:
+        server.execute(drop)
 
 
 @pytest.fixture
@@ -49,20 +55,33 @@ def ledger(url: str) -> Iterator[Engine]:
     engine.dispose()
 
 
-@pytest.fixture
-def api(url: str) -> Iterator[httpx.Client]:
-    """A service on it, with a run of each of several datasets."""
+@contextmanager
+def served(url: str) -> Iterator[httpx.Client]:
     with (
         running(Settings(database_url=url)) as address,
         httpx.Client(base_url=address, headers=AS_ADMIN) as client,
     ):
-        for number in NUMBERS:
-            made = client.post("/v1/datasets", json=dataset(f"data-{number}", budget=BUDGET))
-            assert made.status_code == 201, made.text
-            given = run(f"run-{number}", dataset=f"data-{number}")
-            assert client.post("/v1/runs", json=given).status_code == 201
-            assert append(client, event(0, 3), event(3, 2), run=f"run-{number}").status_code == 201
         yield client
+
+
+def fill(api: httpx.Client) -> None:
+    """Record steps of a run of each of several datasets."""
+    for number in NUMBERS:
+        made = api.post("/v1/datasets", json=dataset(f"data-{number}", budget=BUDGET))
+        assert made.status_code == 201, made.text
+        given = run(f"run-{number}", dataset=f"data-{number}")
+        assert api.post("/v1/runs", json=given).status_code == 201
+        recorded = append(api, event(0, 3), event(3, 2), run=f"run-{number}")
+        assert recorded.status_code == 201, recorded.text
+
+
+@pytest.fixture
+def divided(url: str, ledger: Engine) -> Engine:
+    """A divided ledger with entries."""
+    assert partition_entries(ledger, PARTS) is True
+    with served(url) as api:
+        fill(api)
+    return ledger
 
 
 def answers(api: httpx.Client) -> list[object]:
@@ -75,79 +94,122 @@ def refused(engine: Engine, statement: str) -> str:
     return str(error.value.orig)
 
 
-def test_a_divided_ledger_holds_the_same_facts_and_goes_on(
-    api: httpx.Client, ledger: Engine
-) -> None:
-    before, said = dump(ledger), answers(api)
-    assert partition_entries(ledger, PARTS) is True
-    assert (dump(ledger), answers(api)) == (before, said)
-    for number in NUMBERS:
-        name = f"run-{number}"
-        again = append(api, event(0, 3), event(5, 4), run=name)  # the first is recorded already
-        assert again.status_code == 201, again.text
-        assert api.get(f"/v1/runs/{name}").json()["steps"] == 9
-        other = append(
-            api, event(0, 3, mechanism={"kind": "gaussian", "noise_multiplier": 5.0}), run=name
-        )
-        assert other.status_code == 409
-    with snapshot(ledger) as connection:
+def test_a_divided_ledger_counts_each_step_once(url: str, divided: Engine) -> None:
+    with served(url) as api:
+        for number in NUMBERS:
+            name = f"run-{number}"
+            again = append(api, event(0, 3), event(5, 4), run=name)  # the first is recorded already
+            assert again.status_code == 201, again.text
+            assert api.get(f"/v1/runs/{name}").json()["steps"] == 9
+            loud = {"kind": "gaussian", "noise_multiplier": 5.0}
+            assert append(api, event(0, 3, mechanism=loud), run=name).status_code == 409
+    with snapshot(divided) as connection:
         assert len(connection.execute(text(HOLDERS)).all()) > 1  # of eight datasets
-        assert len(connection.execute(select(entries)).all()) == 2 * len(NUMBERS)
-    with snapshot(ledger) as connection:
         report = verify(connection)
     assert (report.broken, report.checked["entries"]) == ([], 2 * len(NUMBERS))
 
 
-def test_each_part_refuses_what_the_table_did(api: httpx.Client, ledger: Engine) -> None:
-    partition_entries(ledger, PARTS)
+def test_a_ledger_with_entries_is_not_divided(url: str, ledger: Engine) -> None:
+    with served(url) as api:
+        fill(api)
+    before = dump(ledger)
+    with pytest.raises(StartupError, match="the ledger has entries"):
+        partition_entries(ledger, PARTS)
     with snapshot(ledger) as connection:
+        assert parts_of_entries(connection) == []
+    assert dump(ledger) == before
+
+
+def test_a_backup_is_restored_into_a_divided_ledger(
+    url: str, ledger: Engine, engine: Engine, api: httpx.Client, tmp_path: Path
+) -> None:
+    fill(api)
+    said, facts = answers(api), dump(engine)
+    backup.take_backup(engine, tmp_path / "ledger.backup")
+    partition_entries(ledger, PARTS)
+    backup.restore(ledger, tmp_path / "ledger.backup", by="tests")
+    found = dump(ledger)
+    assert found["run_balances"] == facts["run_balances"]
+    assert [row[-1] for row in found["entries"]] == [row[-1] for row in facts["entries"]]  # leaves
+    with served(url) as other:
+        assert answers(other) == said
+    with snapshot(ledger) as connection:
+        assert len(parts_of_entries(connection)) == PARTS
+        assert verify(connection).broken == []
+        assert triggers(connection).level is Level.OK
+
+
+def test_each_part_refuses_what_the_table_did(divided: Engine) -> None:
+    with snapshot(divided) as connection:
         parts = parts_of_entries(connection)
         held = connection.execute(text(HOLDERS)).scalars().all()
         assert triggers(connection).level is Level.OK
-    assert parts == [f"entries_000{number}" for number in range(PARTS)]
+    assert parts == [f"entries_0{number}" for number in range(PARTS)]
     for table in ("entries", *parts):
         for change in ("UPDATE {} SET steps = steps + 1", "DELETE FROM {}", "TRUNCATE {}"):
-            assert "is insert-only" in refused(ledger, change.format(table))
+            assert "is insert-only" in refused(divided, change.format(table))
     columns = ", ".join(column.name for column in entries.c if column.name != "leaf")
     twice = columns.replace("sequence,", "sequence + 1000,")
     for table in ("entries", held[0]):
         same = f"INSERT INTO {table} ({columns}, leaf) SELECT {{}}, {{}} FROM {held[0]} LIMIT 1"  # noqa: S608
-        assert "entries need a leaf" in refused(ledger, same.format(twice, "NULL"))
-        assert "pk" in refused(ledger, same.format(columns, "leaf"))  # the same sequence
-        assert "first_step" in refused(ledger, same.format(twice, "leaf"))  # the same step
+        assert "entries need a leaf" in refused(divided, same.format(twice, "NULL"))
+        assert "pk" in refused(divided, same.format(columns, "leaf"))  # the same sequence
+        assert "first_step" in refused(divided, same.format(twice, "leaf"))  # the same step
         nowhere = twice.replace("run_id", "run_id + 1000").replace("first_step", "first_step + 99")
-        assert "fk_entries_run_id" in refused(ledger, same.format(nowhere, "leaf"))
+        assert "fk_entries_run_id" in refused(divided, same.format(nowhere, "leaf"))
 
 
-def test_a_part_without_its_trigger_is_found(api: httpx.Client, ledger: Engine) -> None:
-    partition_entries(ledger, PARTS)
-    with transaction(ledger) as connection:
-        connection.execute(text("DROP TRIGGER entries_0002_insert_only ON entries_0002"))
-    with snapshot(ledger) as connection:
+def test_a_part_without_its_trigger_is_found(divided: Engine) -> None:
+    with transaction(divided) as connection:
+        connection.execute(text("DROP TRIGGER entries_02_insert_only ON entries_02"))
+    with snapshot(divided) as connection:
         found = triggers(connection)
     assert (found.level, found.found) == (
         Level.FAIL,
-        "missing or changed: entries_0002_insert_only",
+        "missing or changed: entries_02_insert_only",
     )
 
 
-def test_roles_may_do_what_they_might(url: str, ledger: Engine) -> None:
-    may = text(
-        f"SELECT has_table_privilege('{ROLE}', 'entries', 'SELECT'), "
-        f"has_table_privilege('{ROLE}', 'entries', 'INSERT'), "
-        f"has_table_privilege('{ROLE}', 'entries', 'DELETE')"
-    )
+@pytest.fixture
+def role(url: str, ledger: Engine) -> Iterator[str]:
+    """Another role, which may do anything with a new table by default."""
+    name = f"{make_url(url).database}_role"
     with transaction(ledger) as connection:
-        connection.execute(text(f"CREATE ROLE {ROLE}"))
-        connection.execute(text(f"GRANT SELECT, INSERT ON entries TO {ROLE}"))
-    try:
+        connection.execute(text(f"CREATE ROLE {name}"))
+        connection.execute(text(f"ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO {name}"))
+    yield name
+    with transaction(ledger) as connection:
+        connection.execute(text(f"DROP OWNED BY {name}"))
+        connection.execute(text(f"DROP ROLE {name}"))
+
+
+def rights_of(connection: Connection, role: str, table: str) -> list[str]:
+    granted = text("SELECT has_table_privilege(:role, :table, :right)")
+    return [
+        right
+        for right in ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+        if connection.scalar(granted, {"role": role, "table": table, "right": right})
+    ]
+
+
+def test_roles_may_do_what_they_might_and_no_more(ledger: Engine, role: str) -> None:
+    with transaction(ledger) as connection:
+        connection.execute(text(f"GRANT SELECT, INSERT ON entries TO {role}"))
+    partition_entries(ledger, PARTS)
+    with snapshot(ledger) as connection:
+        assert rights_of(connection, role, "entries") == ["SELECT", "INSERT"]
+        for part in parts_of_entries(connection):
+            assert rights_of(connection, role, part) == []
+
+
+def test_a_role_that_does_not_own_the_table_divides_nothing(ledger: Engine, role: str) -> None:
+    with transaction(ledger) as connection:
+        connection.execute(text(f"ALTER TABLE entries OWNER TO {role}"))
+    with pytest.raises(StartupError, match="the role does not own the table entries"):
         partition_entries(ledger, PARTS)
-        with snapshot(ledger) as connection:
-            assert tuple(connection.execute(may).one()) == (True, True, False)
-    finally:
-        with transaction(ledger) as connection:
-            connection.execute(text(f"DROP OWNED BY {ROLE}"))
-            connection.execute(text(f"DROP ROLE {ROLE}"))
+    with transaction(ledger) as connection:
+        assert parts_of_entries(connection) == []
+        connection.execute(text("ALTER TABLE entries OWNER TO current_user"))
 
 
 def test_the_number_of_parts_stays(url: str, ledger: Engine) -> None:
@@ -162,9 +224,9 @@ def test_the_number_of_parts_stays(url: str, ledger: Engine) -> None:
     migrations.require_current(ledger)
 
 
-@pytest.mark.parametrize("parts", [-1, 0, 1, 1025])
+@pytest.mark.parametrize("parts", [-1, 0, 1, 65])
 def test_a_number_out_of_range_is_refused(url: str, ledger: Engine, parts: int) -> None:
-    with pytest.raises(StartupError, match=rf"--partitions: {parts} is not in \[2, 1024\]"):
+    with pytest.raises(StartupError, match=rf"--partitions: {parts} is not in \[2, 64\]"):
         partition_entries(ledger, parts)
     with snapshot(ledger) as connection:
         assert parts_of_entries(connection) == []
