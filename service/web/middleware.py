@@ -50,12 +50,14 @@ _API: Final = "/v1/"
 def begin_request(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """A new id, which is that of the request in what is logged from here on, with its trace."""
     identifier = f"{_PROCESS}{next(_REQUESTS):012x}"
-    telemetry.request_id.set(identifier)  # each request has a context of its own
+    telemetry.request_id.set(identifier)
     named = trace_context.HEADER in dict(headers)
     sent = trace_context.read_traceparent(headers) if named else None
     trace_context.traceparent.set(sent)
     if sent is not None:
         trace_context.trace_id.set(trace_context.trace_of(sent))
+    elif trace_context.span.get() is None:  # a pipelined request has the context of the one before
+        trace_context.trace_id.set(None)
     return identifier
 
 

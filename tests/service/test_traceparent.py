@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 from typing import Any
 
 import httpx
@@ -11,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine, select
 
+from service import trace_context
 from service.storage.engine import snapshot
 from service.storage.tables import acts, entries
 from service.trace_context import TRACEPARENT_LENGTH, read_traceparent
 from service.transparency.verification.ledger import verify
 from service.transparency.verification.report import Broken
+from service.web.middleware import begin_request
 from tests.conftest import AS_ADMIN
 from tests.service.samples import BUDGET, Json, dataset, event, run, setup
 
@@ -63,6 +66,17 @@ def post(api: httpx.Client, first: int, trace: str | None, steps: int = 1) -> ht
 @pytest.mark.parametrize("value", INVALID)
 def test_an_invalid_traceparent_is_ignored(value: str) -> None:
     assert read_traceparent(header(value)) is None
+
+
+def test_a_request_does_not_have_the_trace_of_the_one_before() -> None:
+    def traces() -> list[str | None]:
+        found = []
+        for sent in (header(VALID), [], header("unreadable")):
+            begin_request(sent)
+            found.append(trace_context.trace_id.get())
+        return found
+
+    assert copy_context().run(traces) == [TRACE, None, None]
 
 
 def test_two_traceparents_are_none() -> None:
