@@ -52,6 +52,9 @@ LINES: Final = (
     Line("service/transparency/recovery.py", "    hold(connection, alone=True)\n", "",
          "test_taking.py::test_whoever_suspends_waits_for_those_who_write"),
     # Parts of the entries on PostgreSQL.
+    Line("service/storage/partitions.py",
+         '    run("LOCK TABLE entries IN ACCESS EXCLUSIVE MODE")\n', "",
+         "test_partitions.py::test_an_entry_that_is_committed_meanwhile_is_not_lost"),
     Line("service/storage/partitions.py", "SELECT EXISTS (SELECT 1 FROM entries)", "SELECT false",
          "test_partitions.py::test_a_ledger_with_entries_is_not_divided"),
     Line("service/storage/partitions.py", "run(f\"REVOKE ALL ON {name} FROM {one.role}\")", "pass",

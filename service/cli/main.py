@@ -217,12 +217,12 @@ def _divided(database: str | None, partitions: int) -> None:
 
     engine = open_engine(database)
     try:
-        now = partition_entries(engine, partitions)
+        divided_now = partition_entries(engine, partitions)
     except (StartupError, LedgerError) as error:
         raise failed_to_start(error) from None
     finally:
         engine.dispose()
-    typer.echo(f"The entries are in {partitions} parts{'' if now else ' already'}.")
+    typer.echo(f"The entries are in {partitions} parts{'' if divided_now else ' already'}.")
 
 
 def _migrated(

@@ -66,8 +66,7 @@ def document_of(
         ],
     }
     document |= {key: value for key, value in optional.items() if value}
-    named = named_in(document)
-    if named and (strategies := kept_strategies(connection, named)):
+    if strategies := kept_strategies(connection, named_in(document)):
         document["strategies"] = strategies
     return document
 

@@ -93,8 +93,6 @@ def _compute_guarantee(
     found = best_bound.with_odometer(
         found, counts, delta=asked.delta, accountant=asked.accountant, share=asked.share
     )
-    if hidden.release == EVERY_STEP:
-        return found
     return with_hidden_state_bound(
         found, hidden, accept=accept, accountant=asked.accountant, epsilon=asked.epsilon
     )

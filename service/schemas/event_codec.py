@@ -40,11 +40,7 @@ from accounting.events import (
     Zcdp,
 )
 from service.errors import InvalidRequestError
-from service.schemas.correlated.steps import (
-    CorrelatedSampling,
-    MatrixGaussianMechanism,
-    require_pair,
-)
+from service.schemas.correlated.steps import require_pair
 from service.schemas.mechanisms import MechanismMessage, to_mechanism
 from service.schemas.message import Wire
 from service.schemas.requests import PlannedEvent, StepMessage
@@ -303,10 +299,7 @@ def to_event(message: StepMessage, *, dataset_size: int | None, location: str) -
     key = (id(message.mechanism), id(message.sampling), dataset_size)
     if (known := _events.get(key)) is not None:
         return known[2]
-    if isinstance(message.mechanism, MatrixGaussianMechanism) or isinstance(
-        message.sampling, CorrelatedSampling
-    ):
-        require_pair(message.mechanism, message.sampling, location=location)
+    require_pair(message.mechanism, message.sampling, location=location)
     mechanism = to_mechanism(
         message.mechanism, dataset_size=dataset_size, location=f"{location}.mechanism"
     )

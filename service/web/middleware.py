@@ -51,8 +51,7 @@ def begin_request(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """A new id, which is that of the request in what is logged from here on, with its trace."""
     identifier = f"{_PROCESS}{next(_REQUESTS):012x}"
     telemetry.request_id.set(identifier)
-    named = trace_context.HEADER in dict(headers)
-    sent = trace_context.read_traceparent(headers) if named else None
+    sent = trace_context.read_traceparent(headers)
     trace_context.traceparent.set(sent)
     if sent is not None:
         trace_context.trace_id.set(trace_context.trace_of(sent))

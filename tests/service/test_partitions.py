@@ -1,6 +1,8 @@
 """Entries in several tables of PostgreSQL: the same facts, held as they were in one."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from service.operations import backup
 from service.operations.diagnostics.database import triggers
 from service.operations.diagnostics.result import Level
 from service.settings import Settings
-from service.storage import migrations
+from service.storage import bulk, migrations
 from service.storage.engine import connect, snapshot, transaction
 from service.storage.partitions import partition_entries, parts_of_entries
 from service.storage.tables import entries
@@ -118,6 +120,31 @@ def test_a_ledger_with_entries_is_not_divided(url: str, ledger: Engine) -> None:
     with snapshot(ledger) as connection:
         assert parts_of_entries(connection) == []
     assert dump(ledger) == before
+
+
+def test_an_entry_that_is_committed_meanwhile_is_not_lost(url: str, ledger: Engine) -> None:
+    with served(url) as api:
+        assert api.post("/v1/datasets", json=dataset("data-0")).status_code == 201
+        assert api.post("/v1/runs", json=run("run-0", dataset="data-0")).status_code == 201
+    with transaction(ledger) as connection:
+        (dataset_id,) = connection.execute(text("SELECT id FROM datasets")).one()
+        ((_, event_id),) = bulk.insert_distinct(connection, dataset_id, [("{}", False)])
+    with psycopg.connect(url) as writer, ThreadPoolExecutor() as threads:
+        writer.execute(
+            "INSERT INTO entries (dataset_id, sequence, run_id, branch_id, event_id, first_step, "
+            "steps, mode, verdict, recorded_at, leaf) "
+            "SELECT %s, 1, run_id, id, %s, 0, 1, 'record', 'within', now(), '\\x00' FROM branches",
+            (dataset_id, event_id),
+        )
+        dividing = threads.submit(partition_entries, ledger, PARTS)
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'entries'::regclass"
+        with psycopg.connect(url, autocommit=True) as watcher:
+            while watcher.execute(waiting).fetchone() is None and not dividing.done():
+                time.sleep(0.01)
+        writer.commit()
+        with pytest.raises(StartupError, match="the ledger has entries"):
+            dividing.result()
+    assert len(dump(ledger)["entries"]) == 1
 
 
 def test_a_backup_is_restored_into_a_divided_ledger(

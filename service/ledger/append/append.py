@@ -244,7 +244,7 @@ def _count(
         )
     state.take(run, gone.move, gone.starts)
     _mark_withdrawn(state, run, branch, fresh)
-    if any(part.event.is_correlated for part in fresh) and records_reuse(gone.move):
+    if records_reuse(gone.move):
         notes.incidents.append(_incident(state, run, Kind.NOISE_REUSED, branch=branch.name))
     branch.move_to(fresh[-1].end, gone.open_pass)
     branch.tail = _tail(branch.tail, fresh[-1])

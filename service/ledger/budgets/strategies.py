@@ -100,7 +100,10 @@ def strategy_row(connection: Connection, digest: str) -> Row[Any]:
 
 def kept_strategies(connection: Connection, digests: Iterable[str]) -> dict[str, Any]:
     """Those of some strategies that are kept, by digest, in its order."""
-    rows = connection.execute(_SEVERAL, {"digests": sorted(digests)})
+    wanted = sorted(digests)
+    if not wanted:
+        return {}
+    rows = connection.execute(_SEVERAL, {"digests": wanted})
     return dict(sorted((row.digest, json.loads(row.content)) for row in rows))
 
 

@@ -228,8 +228,7 @@ def _home(
             _run(connection, run, dataset, allowance) | approved.get(run.id, {}) for run in found
         ],
     }
-    named = named_in(home["reserved"])
-    return home | {"strategies": kept_strategies(connection, named) if named else {}}
+    return home | {"strategies": kept_strategies(connection, named_in(home["reserved"]))}
 
 
 def _run(

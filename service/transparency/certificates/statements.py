@@ -89,7 +89,7 @@ def account_of(facts: Facts) -> Account:
             accept=accept,
             recorded=recorded,
             corrected=run.ledger.corrected_counts(),
-            hidden=NOTHING_HIDDEN if run.ledger.release == EVERY_STEP else hidden_of(run.ledger),
+            hidden=hidden_of(run.ledger),
             plan=_ahead_of(recorded, run.ledger) if run.on_plan else None,
         )
     else:
@@ -241,8 +241,6 @@ def _answer(
             accountant=accountant,
             share=account.share,
         )
-        if hidden.release == EVERY_STEP:
-            return found
         return with_hidden_state_bound(found, hidden, accept=account.accept, accountant=accountant)
 
     found = found_of(recorded)
@@ -276,7 +274,7 @@ def run_standings(facts: Facts) -> list[dict[str, Any]]:
             "state": document.state,
             "sampling_status": _sampling_status(document),
             "outside_guarantee": [one.model_dump() for one in outside_of(document)],
-            "audits": stated_audits(document) if document.findings else [],
+            "audits": stated_audits(document),
             "steps_beyond_a_limit": sum(one.steps for one in document.overdrafts or []),
             "steps_reserved_beyond_a_limit": sum(one.steps for one in document.reserved or []),
             "by": document.by,
@@ -303,6 +301,5 @@ def advisories_stated(facts: Facts) -> list[dict[str, Any]]:
     return [
         {"run": name, **advisory.model_dump()}
         for name, document in _documents(facts)
-        if document.labels
-        for advisory in advisories_of(document.labels)
+        for advisory in advisories_of(document.labels or {})
     ]
