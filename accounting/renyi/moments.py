@@ -124,11 +124,13 @@ def _log_expm1(x: Array) -> Array:
 
 def log_bregman(beta: Array, d: Array, log_s: Array) -> Array:
     """log(s^beta - 1 - beta (s - 1)) elementwise, where d = s - 1 and log_s = log(s)."""
-    power = beta * log_s
+    power, linear = beta * log_s, beta * d
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        # For a large power the rest is subtracted relative to it; otherwise expm1 is exact enough.
-        large = power + np.log1p(-(1 + beta * d) * np.exp(-power))
-        direct = np.where(power > 30, large, np.log(np.expm1(power) - beta * d))
+        direct = np.log(np.expm1(power) - linear)
+    # expm1 is exact enough but for a large power, relative to which the rest is subtracted.
+    if np.any(large := power > 30):
+        top = power[large]
+        direct[large] = top + np.log1p(-(1 + linear[large]) * np.exp(-top))
     near = np.maximum(np.abs(beta), 1.0) * np.abs(d) < _SERIES
     if not np.any(near):
         return direct

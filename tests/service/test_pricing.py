@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -10,7 +11,9 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from accounting.events import Event
+from accounting.events import Event, Gaussian, NeighboringRelation, Poisson
+from accounting.filters import RenyiFilter
+from accounting.guarantees import DEFAULT_ACCEPT
 from service.errors import UnavailableError
 from service.ledger.append import rdp_reading
 from service.ledger.append.append import Append
@@ -28,6 +31,12 @@ CHILD: Json = {"parents": ["parent"], "rows_per_parent_record": "at_most_one"}
 # Of the neighbours, the one under which a missing row is another event than one that is there.
 SPECIAL: Json = {"neighboring_relation": "replace_special"}
 _noises = count(2)
+
+
+@pytest.fixture
+def leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction leaves for each price, however little it takes."""
+    monkeypatch.setattr(cost_cache, "LOCKED_POINTS_MAX", 0)
 
 
 @pytest.fixture
@@ -58,7 +67,7 @@ class Victim:
 
 
 @pytest.fixture
-def victim(api: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Victim]:
+def victim(api: httpx.Client, leaves: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Victim]:
     found = Victim(api)
 
     def watched(kind: type[Any], name: str) -> None:
@@ -193,6 +202,7 @@ def test_others_append_while_it_is_found_out_why_a_step_has_no_bound(
     assert victim.priced.count("of") == 2
 
 
+@pytest.mark.usefixtures("leaves")
 def test_sums_that_must_be_folded_anew_are_priced_before_the_lock(
     api: httpx.Client, engine: Engine, noise: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +258,7 @@ def together(engine: Engine, appends: Sequence[Append]) -> tuple[list[Any], list
     return asyncio.run(hand_over()), sizes
 
 
+@pytest.mark.usefixtures("leaves")
 def test_who_must_ask_for_a_price_first_does_not_undo_what_others_did(
     api: httpx.Client, engine: Engine, noise: Json
 ) -> None:
@@ -261,6 +272,7 @@ def test_who_must_ask_for_a_price_first_does_not_undo_what_others_did(
     assert sizes == [3, 1]
 
 
+@pytest.mark.usefixtures("leaves")
 def test_a_price_that_is_never_known_is_not_asked_for_without_an_end(
     api: httpx.Client, engine: Engine, noise: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +294,7 @@ def test_a_price_that_is_never_known_is_not_asked_for_without_an_end(
     assert api.get("/v1/runs/run").json()["steps"] == 0
 
 
+@pytest.mark.usefixtures("leaves")
 def test_more_prices_than_are_remembered_serve_those_who_asked_for_them(
     api: httpx.Client, noise: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +308,7 @@ def test_more_prices_than_are_remembered_serve_those_who_asked_for_them(
     assert (answer.status_code, answer.json()["accepted"]) == (201, 10)
 
 
+@pytest.mark.usefixtures("leaves")
 def test_what_takes_too_much_work_for_one_request_is_worked_out_by_several(
     api: httpx.Client, noise: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,3 +327,70 @@ def test_what_takes_too_much_work_for_one_request_is_worked_out_by_several(
         assert api.get("/v1/runs/run").json()["steps"] == 0
     assert answer.json()["accepted"] == 4
     assert api.get("/v1/runs/run").json()["steps"] == 4
+
+
+# ---- what takes little
+
+
+def sampled(step: int, noise: Json, name: str) -> Append:
+    """A step whose price takes about 55,000 points; one of all records takes 200."""
+    whole = asked(step, noise, name)
+    sampling = {"kind": "poisson", "sampling_probability": 0.01}
+    part = EventMessage.model_validate(event(step, 1, mechanism=noise, sampling=sampling))
+    return replace(whole, events=[part])
+
+
+def runs_of(api: httpx.Client, *names: str) -> None:
+    made(api, "/v1/datasets", dataset(budget=BUDGET | {"orders": [7.5]}))
+    for name in names:
+        made(api, "/v1/runs", run(name))
+
+
+def test_a_price_that_takes_little_is_worked_out_in_the_transaction(
+    api: httpx.Client, engine: Engine, noise: Json
+) -> None:
+    runs_of(api, "run")
+    answers, sizes = together(engine, [sampled(0, noise, "run")])
+    assert (answers[0]["accepted"], sizes) == (1, [1])
+    with engine.connect() as connection:
+        require_logged(connection)
+
+
+def test_a_transaction_works_out_no_more_than_it_may(
+    api: httpx.Client, engine: Engine, noise: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs_of(api, "run", "other", "third")
+    monkeypatch.setattr(cost_cache, "LOCKED_POINTS_MAX", 500)
+    several = [noise | {"noise_multiplier": noise["noise_multiplier"] + n} for n in range(3)]
+    names = ("run", "other", "third")
+    group = [asked(0, one, name) for one, name in zip(several, names, strict=True)]
+    answers, sizes = together(engine, group)
+    assert [answer["accepted"] for answer in answers] == [1, 1, 1]
+    assert sizes == [3, 1]
+
+
+def test_after_a_price_that_takes_too_much_no_other_is_tried(
+    api: httpx.Client, engine: Engine, noise: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For it may have taken all that the transaction has."""
+    runs_of(api, "run", "other")
+    monkeypatch.setattr(cost_cache, "LOCKED_POINTS_MAX", 30_000)
+    answers, sizes = together(engine, [sampled(0, noise, "run"), asked(0, noise, "other")])
+    assert [answer["accepted"] for answer in answers] == [1, 1]
+    assert (sizes[0], sum(sizes)) == (2, 4)
+
+
+def test_a_price_is_the_same_wherever_it_is_worked_out(noise: Json) -> None:
+    question = Cost(
+        RenyiFilter(epsilon=3.0, delta=1e-5, order=7.5),
+        NeighboringRelation.ADD_OR_REMOVE_ONE,
+        DEFAULT_ACCEPT,
+    )
+    mechanism = Gaussian(noise_multiplier=noise["noise_multiplier"])
+    what = Event(mechanism=mechanism, sampling=Poisson(sampling_probability=0.01))
+    with cost_cache.cached_costs_only({}):
+        assert cost_cache.missing(question, [what]) == [(question, what)]
+        cost_cache.require([(question, what)])
+        told = cost_cache.ask(question, what)
+    assert told == question.of(what)
+    assert told[-1] > 0

@@ -1,8 +1,9 @@
-"""What takes time to work out about events, and is never worked out while others wait for a lock.
+"""What takes time to work out about events, and is not worked out while others wait for a lock.
 
 A price may take seconds, and a dataset's lock is what all its trainers wait for. So a transaction
-only looks prices up: where one is missing it is left, what it needs is worked out in the thread of
-who asked, and it is tried again.
+looks prices up, and works out only those that take no longer than to begin it anew. Where another
+is missing it is left, what it needs is worked out in the thread of who asked, and it is tried
+again.
 """
 
 import math
@@ -20,7 +21,7 @@ from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import Event, NeighboringRelation
 from accounting.filters import EnvelopeItem, Filter, Total
 from accounting.guarantees import Status
-from accounting.work_limit import limited
+from accounting.work_limit import TooMuchWorkError, limited
 from service.errors import UnavailableError
 from service.work_limit import bounded
 
@@ -28,6 +29,8 @@ KNOWN_MAX: Final = 40_960  # prices that are remembered for all; each takes abou
 TRIES: Final = 8  # two suffice, unless settings change or much is forgotten meanwhile
 # Of work for one request, whose reading takes time, too: it prices 1,000 events at any one order.
 COST_POINTS_MAX: Final = 64_000_000
+# Of work in one transaction, about 5 ms: the prices of 16 new noises at one order.
+LOCKED_POINTS_MAX: Final = 1_000_000
 _FURTHER: Final = (
     "What so many different events cost takes long to work out; send the same request again, which "
     "goes on where this one stopped, or fewer events at once."
@@ -113,7 +116,16 @@ Quote = tuple[Cost | Reason, Event] | tuple[EnvelopeCost, tuple[EnvelopeItem, ..
 Known = Mapping[Quote, Any]
 _Answer = TypeVar("_Answer")
 
-_given: ContextVar[Known | None] = ContextVar("dpledger_prices", default=None)
+
+@dataclass(slots=True)
+class _Locked:
+    """What a transaction was given, and how much it may still work out."""
+
+    known: Known
+    points: float  # of work
+
+
+_given: ContextVar[_Locked | None] = ContextVar("dpledger_prices", default=None)
 _known: OrderedDict[Quote, Any] = OrderedDict()  # of this process, the oldest first
 _learning: Final = threading.Lock()
 
@@ -132,8 +144,8 @@ class UnpricedBeforeError(UnpricedError):
 
 @contextmanager
 def cached_costs_only(known: Known) -> Iterator[None]:
-    """Inside, nothing is worked out: what is neither known here nor to the process is missing."""
-    before = _given.set(known)
+    """Inside, what is neither known here nor to the process is missing, unless it takes little."""
+    before = _given.set(_Locked(known, LOCKED_POINTS_MAX))
     try:
         yield
     finally:
@@ -161,7 +173,7 @@ def ask(question: Any, event: Any) -> Any:
     if given is None:
         return question.of(event)
     quote = question, event
-    for known in (given, _known):
+    for known in (given.known, _known):
         found = known.get(quote, _MISSING)
         if found is not _MISSING:
             return found
@@ -177,21 +189,40 @@ def missing(question: Cost | Reason, events: Iterable[Event]) -> list[Quote]:
     if given is None:
         return []
     quotes = [(question, event) for event in events]
-    return [quote for quote in quotes if quote not in given and quote not in _known]
+    return [quote for quote in quotes if quote not in given.known and quote not in _known]
 
 
 def require(wanted: Collection[Quote], *, unchanged: bool = False) -> None:
-    """Leave the transaction for what is missing.
+    """Work out the missing costs that take little, and leave the transaction for the others.
 
     Args:
-        wanted: what is; nothing happens where nothing is.
+        wanted: what is missing; nothing happens where nothing is.
         unchanged: whether nothing was changed yet by what is asked for.
 
     Raises:
-        UnpricedError: it names all of it.
+        UnpricedError: it names all that is still missing.
     """
-    if wanted:
-        raise UnpricedBeforeError(wanted) if unchanged else UnpricedError(wanted)
+    locked = _given.get()
+    left = [quote for quote in wanted if locked is None or not _worked_out(quote, locked)]
+    if left:
+        raise UnpricedBeforeError(left) if unchanged else UnpricedError(left)
+
+
+def _worked_out(quote: Quote, locked: _Locked) -> bool:
+    """Whether a cost took no more than a transaction may still work out; it is remembered then."""
+    question, event = quote
+    if locked.points <= 0 or not isinstance(question, Cost) or not isinstance(event, Event):
+        return False
+    try:
+        with limited(locked.points) as meter:
+            before = meter.spent
+            answer = question.of(event)
+            locked.points -= meter.spent - before
+    except TooMuchWorkError:
+        locked.points = 0  # it may have come as far
+        return False
+    _remember(quote, answer)
+    return True
 
 
 def retry_with_costs(attempt: Callable[[], _Answer]) -> _Answer:
