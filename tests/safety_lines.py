@@ -51,6 +51,16 @@ LINES: Final = (
          "test_taking.py::test_whoever_suspends_waits_for_those_who_write"),
     Line("service/transparency/recovery.py", "    hold(connection, alone=True)\n", "",
          "test_taking.py::test_whoever_suspends_waits_for_those_who_write"),
+    # Keys that are unique.
+    *(
+        Line("service/operations/diagnostics/unique_keys.py", text, "",
+             "test_unique_keys.py::test_a_key_that_is_no_longer_unique_is_named")
+        for text in ("AND i.indisvalid ", "i.indpred IS NULL AND ", " AND i.indexprs IS NULL",
+                     " AND NOT i.partial", ' AND i.\\"unique\\"')
+    ),
+    Line("service/operations/diagnostics/unique_keys.py", "for name in parts if divided else",
+         "for name in",
+         "test_partitions.py::test_a_part_that_lets_a_step_be_recorded_twice_is_found"),
     # Parts of the entries on PostgreSQL.
     Line("service/storage/partitions.py",
          '    run("LOCK TABLE entries IN ACCESS EXCLUSIVE MODE")\n', "",

@@ -72,7 +72,8 @@ def test_where_nothing_is_wrong_nothing_is_found(file: Path) -> None:
     assert set(levels(found).values()) == {Level.OK}, found
     assert {"settings", "python", "sqlite", "psycopg", "dependencies", "mathematics",
             "database_file", "disk",
-            "durability", "schema", "triggers", "clock", "log", "keys"} <= set(found)  # fmt: skip
+            "durability", "schema", "triggers", "unique_keys",
+            "clock", "log", "keys"} <= set(found)  # fmt: skip
 
 
 def test_a_ledger_in_use_is_well(api: httpx.Client, database_url: str) -> None:

@@ -18,6 +18,7 @@ from service.errors import StartupError
 from service.operations import backup
 from service.operations.diagnostics.database import triggers
 from service.operations.diagnostics.result import Level
+from service.operations.diagnostics.unique_keys import unique_keys
 from service.settings import Settings
 from service.storage import bulk, migrations
 from service.storage.engine import connect, snapshot, transaction
@@ -194,6 +195,19 @@ def test_a_part_without_its_trigger_is_found(divided: Engine) -> None:
     assert (found.level, found.found) == (
         Level.FAIL,
         "missing or changed: entries_02_insert_only",
+    )
+
+
+def test_a_part_that_lets_a_step_be_recorded_twice_is_found(divided: Engine) -> None:
+    with snapshot(divided) as connection:
+        assert unique_keys(connection).level is Level.OK
+    with transaction(divided) as connection:
+        connection.execute(text("DROP INDEX entries_02_branch_id_first_step_idx"))
+    with snapshot(divided) as connection:
+        found = unique_keys(connection)
+    assert (found.level, found.found) == (
+        Level.FAIL,
+        "missing: entries_02 (branch_id, first_step)",
     )
 
 

@@ -10,6 +10,7 @@ from service.clock import now, stamp, utc
 from service.errors import StartupError
 from service.operations.diagnostics.result import Finding, fail, ok, warn
 from service.operations.diagnostics.trust import trust
+from service.operations.diagnostics.unique_keys import unique_keys
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import snapshot
@@ -50,6 +51,7 @@ def ledger(engine: Engine, settings: Settings) -> Iterator[Finding]:
     yield _reliable(engine)
     with snapshot(engine) as connection:
         yield triggers(connection)
+        yield unique_keys(connection)
         newest = _newest(connection)
         yield _clock(connection, newest)
         yield _suspended(connection)
