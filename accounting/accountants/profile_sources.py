@@ -32,7 +32,7 @@ from accounting.work_limit import attempted, left, spend
 
 WIDTH: Final = 1e-4  # relative, aimed at for a delta of the profile
 # Set aside for shuffled passes, all together: at each epsilon one of these is near the best.
-_ASIDE: Final = tuple(10.0 ** (-place / 2) for place in range(4, 31))
+_ASIDE: Final[tuple[float, ...]] = tuple(10.0 ** (-place / 2) for place in range(4, 31))
 _PART: Final = 0.25  # of what moments guess, which say many times delta
 # Of delta: where more was set aside than that, so much is.
 _MUCH: Final = 0.5
