@@ -44,6 +44,9 @@ from accounting.work_limit import TooMuchWorkError, limited
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 RATES = np.array([0.0, 1e-9, 1e-3, 0.1, 0.5, 0.9, 1.0])
 POISSON = Poisson(sampling_probability=0.01)
+MNIST = Shuffle(
+    batch_size=4096, steps_per_pass=14, reshuffle=Reshuffle.EACH_PASS, dataset_size=60_000
+)
 
 
 def counts(mechanism: Mechanism, sampling: Sampling, *, steps: int = 1) -> EventCounts:
@@ -128,11 +131,8 @@ def test_many_distinct_steps_are_enclosed() -> None:
 
 
 def test_shuffled_passes_that_leave_a_record_out_have_the_smaller_profile() -> None:
-    order = Shuffle(
-        batch_size=4096, steps_per_pass=14, reshuffle=Reshuffle.EACH_PASS, dataset_size=60_000
-    )
     spent = count_events(
-        [[Span(event=Event(mechanism=Gaussian(noise_multiplier=8.0), sampling=order), steps=840)]]
+        [[Span(event=Event(mechanism=Gaussian(noise_multiplier=8.0), sampling=MNIST), steps=840)]]
     )
     relation, accept = NeighboringRelation.REPLACE_ONE, DEFAULT_ACCEPT | {Status.DERIVED}
     ends = epsilon_grid(spent, relation=relation, points=4, accept=accept)
@@ -159,10 +159,7 @@ def test_shuffled_passes_that_leave_a_record_out_have_the_smaller_profile() -> N
 def test_where_two_choices_are_close_a_profile_is_no_larger_than_the_guarantee(
     sigma: float, passes: int
 ) -> None:
-    order = Shuffle(
-        batch_size=4096, steps_per_pass=14, reshuffle=Reshuffle.EACH_PASS, dataset_size=60_000
-    )
-    event = Event(mechanism=Gaussian(noise_multiplier=sigma), sampling=order)
+    event = Event(mechanism=Gaussian(noise_multiplier=sigma), sampling=MNIST)
     spent = count_events([[Span(event=event, steps=14 * passes)]])
     relation, accept = NeighboringRelation.REPLACE_ONE, DEFAULT_ACCEPT | {Status.DERIVED}
     for delta in (1e-3, 1e-5, 1e-7):
@@ -179,10 +176,7 @@ def test_where_two_choices_are_close_a_profile_is_no_larger_than_the_guarantee(
 
 
 def test_a_profile_names_what_was_used_alone() -> None:
-    order = Shuffle(
-        batch_size=4096, steps_per_pass=14, reshuffle=Reshuffle.EACH_PASS, dataset_size=60_000
-    )
-    event = Event(mechanism=Gaussian(noise_multiplier=2.0), sampling=order)
+    event = Event(mechanism=Gaussian(noise_multiplier=2.0), sampling=MNIST)
     spent = count_events([[Span(event=event, steps=84)]])
     relation, accept = NeighboringRelation.REPLACE_ONE, DEFAULT_ACCEPT | {Status.DERIVED}
     far, both = (
@@ -199,10 +193,7 @@ def test_a_profile_names_what_was_used_alone() -> None:
 def test_where_too_little_work_is_left_shuffled_passes_have_the_profile_of_a_release(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order = Shuffle(
-        batch_size=4096, steps_per_pass=14, reshuffle=Reshuffle.EACH_PASS, dataset_size=60_000
-    )
-    event = Event(mechanism=Gaussian(noise_multiplier=8.0), sampling=order)
+    event = Event(mechanism=Gaussian(noise_multiplier=8.0), sampling=MNIST)
     spent = count_events([[Span(event=event, steps=14)]])
     relation, accept = NeighboringRelation.REPLACE_ONE, DEFAULT_ACCEPT | {Status.DERIVED}
     release = source_of_events(spent, relation, DEFAULT_ACCEPT).read(1.0)
@@ -218,11 +209,8 @@ def test_where_too_little_work_is_left_shuffled_passes_have_the_profile_of_a_rel
 
 
 def test_shuffled_passes_of_very_many_noises_have_the_profile_of_the_least() -> None:
-    order = Shuffle(
-        batch_size=4096, steps_per_pass=14, reshuffle=Reshuffle.EACH_PASS, dataset_size=60_000
-    )
     noises = (30.0 + place / 100 for place in range(DISTINCT_MAX + 1))
-    events = [Event(mechanism=Gaussian(noise_multiplier=one), sampling=order) for one in noises]
+    events = [Event(mechanism=Gaussian(noise_multiplier=one), sampling=MNIST) for one in noises]
     spent = count_events([[Span(event=event, steps=14) for event in events]])
     one = count_events([[Span(event=events[0], steps=14 * len(events))]])
     given = {"relation": NeighboringRelation.REPLACE_ONE, "epsilons": np.array([1.0, 3.0])}
