@@ -6,41 +6,32 @@ positives are records that were not in; its true positives those that were.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from accounting import work_budgets
-from accounting.accountants.best_bound import BEST, best_bound
-from accounting.accountants.event_grouping import DISTINCT_MAX, dominating, group_events
-from accounting.accountants.queries import pairs_above
-from accounting.accountants.shuffled_passes import SHARE, delta_of_passes, kept_passes
-from accounting.accountants.truncated_poisson import as_poisson
-from accounting.bounds.event_bounds import EventBound, NoBoundError, Pairs
-from accounting.bounds.lower_bounds import lower_bound_units
-from accounting.bounds.pair_choice import log_delta_of_moments
+from accounting.accountants.best_bound import best_bound
+from accounting.accountants.profile_sources import (
+    Reading,
+    Source,
+    source_of_curve,
+    source_of_events,
+)
+from accounting.accountants.shuffled_passes import kept_passes
 from accounting.event_counts import EventCounts
-from accounting.events import NeighboringRelation, TruncatedPoisson
+from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_trade_off
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status, weakest
-from accounting.pld.certified_composition import delta_bracket, delta_floor
-from accounting.pld.contour.parameters import Units
-from accounting.pld.pairs import GaussianPair
-from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, rounded_up, sum_up
+from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.shuffling.shuffled_batches import shuffled_batches_pairs
-from accounting.subsampling.truncated import truncated_delta
 from accounting.theorem import theorem
-from accounting.work_limit import as_many, attempted, limited, spend
+from accounting.work_limit import as_many, attempted, limited
 
-WIDTH: Final = 1e-4  # relative, aimed at for a delta of the profile
 # The first with a finite epsilon ends the grid.
 LEAST_DELTAS: Final = (1e-12, 1e-9, 1e-6, 1e-3, 0.1)
-# Set aside for shuffled passes, all together: at each epsilon one of these is near the best.
-_ASIDE: Final = tuple(10.0**-place for place in range(3, 16))
-_NOISES: Final = 4  # of each sampling, where the Renyi curve stands in
-_LOOK: Final = 3000  # points that looking up what is known of an event is taken for
 _SLACK: Final = 4 * LIBRARY_ULPS * UNIT_ROUNDOFF  # of an exponential and three operations
 _CLOSED_FORM_SLACK: Final = 1e-9  # the closed form is good to 1e-12
 RATE_MIN: Final = 1e-6  # the least false-positive rate of a curve, but for zero
@@ -167,34 +158,36 @@ def privacy_profile(
         The profile; both of its sides fall. Delta is one where no accepted bound is finite.
     """
     given = counts, relation, accept
-    source, found = _read(partial(_source, *given), epsilons, points)
+    source, found = _read(partial(source_of_events, *given), epsilons, points)
     if not found:
         source, found = _read(
-            partial(_source_of_curve, *given), epsilons, work_budgets.RENYI_CURVE_OF_PROFILE
+            partial(source_of_curve, *given), epsilons, work_budgets.RENYI_CURVE_OF_PROFILE
         )
     reached = sorted(found)
-    lower = np.array([found[i][0] for i in reached], dtype=np.float64)
-    upper = np.array([found[i][1] for i in reached], dtype=np.float64)
+    readings = [found[i] for i in reached]
+    lower = np.array([one.lower for one in readings], dtype=np.float64)
+    upper = np.array([one.upper for one in readings], dtype=np.float64)
+    statuses = [one.status for one in readings if one.status is not None]
     # The true profile falls: what bounds it at one epsilon does so above, or below.
     return Profile(
         epsilons=epsilons[reached],
         lower=np.maximum.accumulate(lower[::-1])[::-1],
         upper=np.minimum.accumulate(np.minimum(1.0, upper)),
-        mu=source.mu,
-        status=source.status,
-        assumptions=source.assumptions,
+        mu=source.mu if source else None,
+        status=weakest(statuses) if statuses else None,
+        assumptions=tuple(sorted({item for one in readings for item in one.assumptions})),
     )
 
 
 def _read(
-    make: Callable[[], "_Source"], epsilons: Array, points: float
-) -> tuple["_Source", dict[int, tuple[float, float]]]:
+    make: Callable[[], Source], epsilons: Array, points: float
+) -> tuple[Source | None, dict[int, Reading]]:
     """A source, and what was read from it by index of the epsilon, for so much work."""
     with limited(math.inf) as meter:
         end = meter.spent + points
         source = attempted(points, make)
         if source is None:
-            return _NOTHING, {}
+            return None, {}
         order = spread(len(epsilons))
         reads = [partial(source.read, float(epsilons[i])) for i in order]
         return source, dict(zip(order, as_many(end - meter.spent, reads), strict=False))
@@ -208,156 +201,6 @@ def spread(count: int) -> list[int]:
         stride = (stride + 1) // 2
         order |= dict.fromkeys(range(0, count, stride))
     return list(order)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """What a profile is read from, and what that rests on."""
-
-    read: Callable[[float], tuple[float, float]]  # (lower, upper) delta at an epsilon
-    mu: float | None
-    status: Status | None
-    assumptions: tuple[Assumption, ...]
-
-
-_NOTHING: Final = _Source(read=lambda _: (0.0, 1.0), mu=None, status=None, assumptions=())
-
-
-def _source(
-    counts: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
-) -> _Source:
-    """What the pairs say, and where batches are truncated what the same whole batches say."""
-    direct = _source_of_pairs(counts, relation, accept)
-    if not any(isinstance(event.sampling, TruncatedPoisson) for event in counts.steps):
-        return direct
-    poisson = as_poisson(counts, relation)
-    whole = _source_of_pairs(poisson.counts, relation, accept)
-
-    def read(epsilon: float) -> tuple[float, float]:
-        (lower, upper), (_, uncut) = direct.read(epsilon), whole.read(epsilon)
-        return lower, min(upper, truncated_delta(uncut, epsilon=epsilon, failure=poisson.failure))
-
-    statuses = [one.status for one in (direct, whole) if one.status is not None]
-    return _Source(
-        read=read,
-        mu=direct.mu,
-        status=weakest(statuses) if statuses else None,
-        assumptions=tuple(sorted({*direct.assumptions, *poisson.assumptions(whole.assumptions)})),
-    )
-
-
-def _source_of_pairs(
-    counts: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
-) -> _Source:
-    """The pairs of the events where all have some, else whatever accountant answers.
-
-    The statuses are those of the events' bounds; composing and reading them is published.
-    """
-    rounded = group_events(counts) if len(counts.steps) > DISTINCT_MAX else None
-    try:
-        used, upper = pairs_above(rounded.upper if rounded else counts, relation, accept)
-    except NoBoundError:
-        return _source_without_pairs(counts, relation, accept, BEST)
-    lower = lower_bound_units(rounded.lower if rounded else counts, relation)
-    direct = _Source(
-        read=lambda epsilon: _delta(upper, lower, epsilon),
-        mu=_mu(upper),
-        status=weakest([theorem.status for bound in used for theorem in bound.theorems]),
-        assumptions=tuple(sorted({one for bound in used for one in bound.assumptions})),
-    )
-    if shuffled_batches_pairs.status not in accept:
-        return direct
-    return _or_aside(direct, dominating(counts, 1) if rounded else counts, relation, accept)
-
-
-def _or_aside(
-    direct: _Source, counts: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
-) -> _Source:
-    """The same, and what shuffled passes that may fail say where that is less.
-
-    Each delta set aside gives a profile that holds at all epsilons, its part of delta included; so
-    does the least of several. At each epsilon the one that moments favour is read.
-    """
-    if not kept_passes(counts, relation):
-        return direct
-    known = []
-    for aside in _ASIDE:
-        given = pairs_above(counts, relation, accept, delta=aside / SHARE, aside=aside)
-        failed = sum_up([bound.delta for bound in given[0] if bound.delta])
-        known.append((*given, failed))
-    bounds = [bound for used, _, _ in known for bound in used]
-
-    def guess(epsilon: float, used: list[EventBound[Pairs]], failed: float) -> float:
-        offered = [((bound,), 1) for bound in used]
-        return math.exp(min(0.0, log_delta_of_moments(offered, epsilon=epsilon))) + failed
-
-    def read(epsilon: float) -> tuple[float, float]:
-        lower, upper = direct.read(epsilon)
-        _, above, failed = min(known, key=lambda one: guess(epsilon, one[0], one[2]))
-        if failed < upper:
-            upper = min(upper, delta_of_passes(above, epsilon=epsilon, failed=failed))
-        return lower, upper
-
-    statuses = {theorem.status for bound in bounds for theorem in bound.theorems}
-    assumptions = {one for bound in bounds for one in bound.assumptions}
-    return replace(
-        direct,
-        read=read,
-        status=weakest([*statuses, *filter(None, [direct.status])]),
-        assumptions=tuple(sorted({*direct.assumptions, *assumptions})),
-    )
-
-
-def _delta(above: Units, below: Units, epsilon: float) -> tuple[float, float]:
-    if not above:
-        return 0.0, 0.0
-    found = delta_bracket(above, epsilon=epsilon, width=WIDTH)
-    if above == below:
-        return found.lower, found.upper
-    least = delta_floor(below, epsilon=epsilon, width=WIDTH) if below else 0.0
-    return least, found.upper
-
-
-def _mu(pairs: Units) -> float | None:
-    """Upper mu where every unit is one Gaussian release of all records, which is then exact."""
-    squares = []
-    for pair, count in pairs:
-        if not isinstance(pair, GaussianPair):
-            return None
-        squares.append(rounded_up(count / pair.noise_multiplier / pair.noise_multiplier, ulps=3))
-    mu = rounded_up(math.sqrt(sum_up(squares)), ulps=2)
-    return mu if mu < math.inf else None
-
-
-def _source_of_curve(
-    counts: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
-) -> _Source:
-    """The Renyi curve, which takes little work however many epsilons it is read at."""
-    if len(counts.steps) > DISTINCT_MAX:
-        counts = group_events(counts).rough_upper
-    return _source_without_pairs(dominating(counts, _NOISES), relation, accept, "rdp")
-
-
-def _source_without_pairs(
-    counts: EventCounts,
-    relation: NeighboringRelation,
-    accept: frozenset[Status],
-    accountant: str,
-) -> _Source:
-    given: dict[str, Any] = {"relation": relation, "accept": accept, "accountant": accountant}
-
-    def read(epsilon: float) -> tuple[float, float]:
-        spend(_LOOK * len(counts.steps))
-        bound = best_bound(counts, epsilon=epsilon, floor=False, **given)
-        return 0.0, 1.0 if bound is None else bound.delta
-
-    bound = best_bound(counts, delta=LEAST_DELTAS[-1], floor=False, **given)
-    return _Source(
-        read=read,
-        mu=None,
-        status=bound.status if bound else None,
-        assumptions=bound.assumptions if bound else (),
-    )
 
 
 def epsilon_grid(

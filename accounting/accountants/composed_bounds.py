@@ -19,7 +19,7 @@ from accounting.accountants.shuffled_passes import (
     epsilon_of_passes,
     set_aside,
 )
-from accounting.bounds.dominating_pairs import units_of
+from accounting.bounds.dominating_pairs import Offered, units_of
 from accounting.bounds.event_bounds import (
     EventBound,
     NoBoundError,
@@ -216,17 +216,22 @@ def _composed(counts: EventCounts, question: Query) -> Bound:
     if not question.rounded and any(isinstance(one.sampling, Shuffle) for one in counts.passes):
         aside = set_aside(counts, relation, accept, **asked)
         if aside:
-            return _composed_aside(counts, question, aside)
+            offered = bounds_with_passes(counts, relation, accept, aside=aside)
+            return least_of_choices(offered, _below(counts, question), question)
     used, above = pairs_above(counts, relation, accept, **asked, aside=0.0)
     return _read(used, above, _below(counts, question), question)
 
 
-def _composed_aside(counts: EventCounts, question: Query, aside: float) -> Bound:
-    """The answer where shuffled passes may fail with a part of delta that is set aside."""
+def least_of_choices(offered: Sequence[Offered], below: Units, question: Query) -> Bound:
+    """The answer of the bounds that cost least by moments, and of others that cost little more.
+
+    Args:
+        offered: accepted bounds of each event and how often it counts; some may fail.
+        below: pairs that are attained together.
+        question: what is asked.
+    """
     asked = {"delta": question.delta, "epsilon": question.epsilon}
-    offered = bounds_with_passes(counts, question.relation, question.accept, aside=aside)
     used = chosen(offered, **asked)
-    below = _below(counts, question)
     found = _read(used, units_of(offered, used), below, question)
     rival = close_rival(offered, used, **asked)
     if rival is None:

@@ -6,7 +6,7 @@ they belong to a question and not to an event.
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -148,17 +148,28 @@ def set_aside(
         return 0.0
     if delta is not None:
         return SHARE * delta
-    asked, aside = epsilon or 0.0, SHARE * _FIRST_GUESS
-    for _ in range(_GUESSES):
-        offered = bounds_with_passes(counts, relation, accept, aside=aside)
-        log_delta = log_delta_of_moments(offered, epsilon=asked)
-        aside = SHARE * max(math.exp(min(0.0, log_delta)), _LEAST)
+    asked = epsilon or 0.0
+    aside = guessed_aside(partial(bounds_with_passes, counts, relation, accept), epsilon=asked)
     # Moments are rough: what is set aside by them would be most of delta.
     offered = bounds_with_passes(counts, relation, accept, aside=aside)
     above = units_of(offered, chosen(offered, epsilon=asked))
     read = partial(delta_bracket, above, epsilon=asked, width=_GUESS_WIDTH)
     found = attempted(_GUESS_PART * left(), read)
     return aside if found is None else SHARE * max(found.upper, _LEAST)
+
+
+def guessed_aside(offered: Callable[..., Sequence[Offered]], *, epsilon: float) -> float:
+    """Return what is set aside of a delta at an epsilon, guessed by moments alone.
+
+    Args:
+        offered: what bounds the events where so much is set aside: `aside`.
+        epsilon: nats, >= 0.
+    """
+    aside = SHARE * _FIRST_GUESS
+    for _ in range(_GUESSES):
+        log_delta = log_delta_of_moments(offered(aside=aside), epsilon=epsilon)
+        aside = SHARE * max(math.exp(min(0.0, log_delta)), _LEAST)
+    return aside
 
 
 def epsilon_of_passes(above: Units, *, delta: float, failed: float) -> float:

@@ -12,7 +12,8 @@ from accounting.events import Direction
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
 from accounting.pld.lattice import discretization, fft_convolution, parameters, plan
 from accounting.pld.lattice import lattice_bounds as engine
-from accounting.pld.lattice.lattice_bounds import NotCertifiedError, lattice_delta, lattice_epsilon
+from accounting.pld.lattice.lattice_bounds import lattice_delta, lattice_epsilon
+from accounting.pld.lattice.plan import NotCertifiedError
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,

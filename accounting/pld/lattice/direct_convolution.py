@@ -27,6 +27,8 @@ _U: Final = UNIT_ROUNDOFF
 # arithmetic with numbers too small to be normal is slow.
 _LEAST: Final = 1e-150
 _BLOCK: Final = 64  # rows and columns of a Toeplitz block
+_GATHERED: Final = 12  # points that a mass takes whose Toeplitz block is laid out
+_PAIRS: Final = 200  # of masses that are multiplied in the time of a point
 _ROWS: Final = 60  # of one matrix product, which is then too small for a library to use threads
 
 
@@ -49,7 +51,8 @@ def convolved(a: Array, b: Array, *, size: int) -> Array:
 
     Matrix products of Toeplitz blocks: entries are sums of at most len(a) positive products.
     """
-    spend(size + min(len(a), size) * min(len(b), size) // 2000)
+    pairs = min(len(a), size) * min(len(b), size)
+    spend(3 * size + _GATHERED * min(len(b), size) + pairs // _PAIRS)
     blocks = -(-size // _BLOCK)
     rows = np.zeros(blocks * _BLOCK)
     rows[: min(len(a), size)] = a[:size]

@@ -25,7 +25,9 @@ from accounting.pld.lattice.plan import (
     TAIL,
     Answer,
     LatticeQuery,
+    NotCertifiedError,
     Units,
+    certified,
     error_of,
     lattice_query,
     limit,
@@ -54,10 +56,6 @@ class End(IntEnum):
 
 # From (question, width of the lattice, lower, upper) to (lower, upper): one of them is nearer.
 OneEnd = Callable[[LatticeQuery, float, float, float], tuple[float, float]]
-
-
-class NotCertifiedError(ArithmeticError):
-    """No bracket can be stated: the question is not one, or no lattice serves it."""
 
 
 def _compositions(
@@ -201,6 +199,7 @@ def _shows_its_error(units: Units, direction: Direction, only: End | None) -> bo
     return only is not None and not any(atoms(pair, direction) for pair, _ in units)
 
 
+@certified
 def lattice_delta(
     units: Units, *, direction: Direction, epsilon: float, width: float, only: End | None = None
 ) -> tuple[float, float]:
@@ -217,7 +216,7 @@ def lattice_delta(
         Lower and upper delta in [0, 1].
 
     Raises:
-        NotCertifiedError: the arguments are out of range.
+        NotCertifiedError: the arguments are out of range, or no lattice serves the units.
     """
     _require(units, width, 0 <= epsilon < math.inf)
     question = lattice_query(units, direction=direction, delta=None, epsilon=epsilon, width=width)
@@ -257,6 +256,7 @@ def lattice_delta(
     return _refined(question, width / question.view.order, answer, recentred, last)
 
 
+@certified
 def lattice_epsilon(
     units: Units, *, direction: Direction, delta: float, width: float, only: End | None = None
 ) -> tuple[float, float]:
@@ -274,7 +274,7 @@ def lattice_epsilon(
         most delta, at the lower one the lower delta at least delta; 0 and inf where none was found.
 
     Raises:
-        NotCertifiedError: the arguments are out of range.
+        NotCertifiedError: the arguments are out of range, or no lattice serves the units.
     """
     _require(units, width, 0 < delta < 1)
     question = lattice_query(units, direction=direction, delta=delta, epsilon=None, width=width)

@@ -104,10 +104,10 @@ def atoms(pair: Pair, direction: Direction) -> list[float]:
     sign = 1.0 if direction is Direction.REMOVE else -1.0
     match pair:
         case LaplacePair(scale=b, sampling_probability=q):
-            return [sign * math.log1p(q * math.expm1(edge)) for edge in (1 / b, -1 / b)]
+            return [sign * _sampled_loss(q, edge) for edge in (1 / b, -1 / b)]
         case SymmetricPair(near=LaplacePair(scale=b), far=LaplacePair(scale=c)):
             q = pair.sampling_probability
-            up = [math.log1p(q * math.expm1(edge)) for edge in (1 / b, 1 / c)]
+            up = [_sampled_loss(q, edge) for edge in (1 / b, 1 / c)]
             return up + [-loss for loss in up]
         case DiscretePair():
             both = zip(pair.first, pair.second, strict=True)
@@ -116,10 +116,20 @@ def atoms(pair: Pair, direction: Direction) -> list[float]:
             return []
 
 
+def _sampled_loss(q: float, edge: float) -> float:
+    """log(1 - q + q e^edge), which neither overflows nor meets the logarithm of zero."""
+    if edge > _LARGE:
+        return edge + math.log(q + (1 - q) * math.exp(-edge))
+    return edge if q == 1 and edge < 0 else math.log1p(q * math.expm1(edge))
+
+
+_LARGE: Final = 700.0  # exponents from here on overflow
+
 # An atom lies this much above its lattice point, relatively: enough that the profile between the
 # two is known to a few digits, too little to matter.
 _ATOM_MARGIN: Final = 2.0**-26
 _ALIGNMENTS: Final = 4096  # widths tried
+_CELLS_MAX: Final = 2.0**48  # up to an atom; more are not told apart
 
 
 def lattice_width(
@@ -133,6 +143,8 @@ def lattice_width(
     sizes = np.unique(np.abs(np.array([a for a in atoms if abs(a) > 0.5 * width * (not bare)])))
     if len(sizes):
         top = sizes[-1] * (1 - _ATOM_MARGIN)
+        if not top < _CELLS_MAX * width:
+            raise ArithmeticError("Atoms lie too far apart for a lattice of doubles.")
         start = max(1, math.ceil(top / width))
         base = 1 if bare else start
         parts = np.arange(base, base + min(_ALIGNMENTS, start + bare * _ALIGNMENTS))

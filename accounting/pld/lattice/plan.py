@@ -4,9 +4,10 @@ Nothing here is certified: any plan gives a true bracket, a good one a narrow br
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import wraps
+from typing import Final, ParamSpec
 
 import numpy as np
 
@@ -33,6 +34,27 @@ _LAW_WORK: Final = 8.0  # what a point of a law costs, over what a point of a tr
 _PLANS: Final = 48  # widths looked at
 
 Units = Sequence[tuple[Pair, int]]
+
+P = ParamSpec("P")
+
+
+class NotCertifiedError(ArithmeticError):
+    """No bracket can be stated: the question is not one, or no lattice serves it."""
+
+
+def certified(ask: Callable[P, tuple[float, float]]) -> Callable[P, tuple[float, float]]:
+    """The same function, with one error wherever numbers leave the range of doubles."""
+
+    @wraps(ask)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> tuple[float, float]:
+        try:
+            return ask(*args, **kwargs)
+        except NotCertifiedError:
+            raise
+        except ArithmeticError as failure:
+            raise NotCertifiedError(f"No lattice serves the question: {failure}") from failure
+
+    return asked
 
 
 @dataclass(frozen=True, slots=True)
