@@ -11,7 +11,15 @@ from service.errors import BranchExistsError, ConflictError, NotFoundError, OutO
 from service.ledger.budgets.pass_positions import opening_place, position_of
 from service.ledger.log.leaves import Act, append_leaves
 from service.ledger.log.row_records import build_log_records
-from service.ledger.lookups import branches_of, changed, lock_run
+from service.ledger.lookups import (
+    branches_of,
+    changed,
+    dataset_of,
+    family_changed,
+    find_run,
+    lock_parents,
+    lock_run,
+)
 from service.ledger.views import branch_answer
 from service.schemas.ledger_document import CONTINUED
 from service.schemas.requests import NewBranch
@@ -53,6 +61,9 @@ def create_branch(
         BranchExistsError: another writer opened a branch of that name.
         ConflictError: the same writer did, from another step or branch, or in another order.
     """
+    if new.order == CONTINUED:  # the ancestors are locked first
+        home = dataset_of(connection, find_run(connection, run_name))
+        lock_parents(connection, [home.name])
     run, dataset = lock_run(connection, run_name)
     found = branches_of(connection, run)
     created = all(one.name != new.name for one in found)
@@ -73,7 +84,10 @@ def create_branch(
         )
         if takes:
             connection.execute(_GIVEN, {"origin": origin.id})
-        changed(connection, dataset.id)
+            # Corrected steps are then of a place that is not known: they cost more in all of these.
+            family_changed(connection, dataset.id)
+        else:
+            changed(connection, dataset.id)
         found = branches_of(connection, run)
         happened = build_log_records(
             connection, "branch", dataset_id=dataset.id, row=found[-1].id, by=by

@@ -28,6 +28,7 @@ from service.ledger.lookups import (
     VERSION_BITS,
     find_dataset,
     find_run,
+    lock_parents,
     rows_text,
 )
 from service.ledger.views import dataset_answer
@@ -43,7 +44,6 @@ from service.schemas.requests import (
     composed,
 )
 from service.schemas.responses import EVERY_STEP, DatasetAnswer
-from service.storage import bulk
 from service.storage.engine import upsert
 from service.storage.tables import datasets, lineage, runs, settings_changes
 
@@ -65,18 +65,6 @@ def insert_named(connection: Connection, table: Table, values: dict[str, Any]) -
     """Insert a row unless one of that name is there; whether it was inserted."""
     statement = upsert(connection.dialect.name, table).values(values).on_conflict_do_nothing()
     return connection.execute(statement.returning(table.c.id)).first() is not None
-
-
-def lock_parents(connection: Connection, names: Sequence[str]) -> None:
-    """Lock datasets with all they were made from, in the order of their ids, as every writer does.
-
-    Before anything refers to them, for a reference locks them too.
-    """
-    if not names:
-        return
-    named = connection.scalars(select(datasets.c.id).where(datasets.c.name.in_(names))).all()
-    above = select(lineage.c.ancestor_id).where(lineage.c.dataset_id.in_(named))
-    bulk.select(connection, datasets, "id", ("id",), {*named, *connection.scalars(above)})
 
 
 def insert_lineage(connection: Connection, dataset: Row[Any], new: NewDataset) -> None:

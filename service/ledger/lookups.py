@@ -1,15 +1,18 @@
 """Find datasets, runs and branches by name, and lock them."""
 
 import secrets
+from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, Table, bindparam, select
+from sqlalchemy import Connection, Row, Select, Table, bindparam, or_, select
 
 from service.errors import NotFoundError
 from service.schemas.requests import AtMostRows, RowsPerRecord
+from service.storage import bulk
 from service.storage.tables import (
     branches,
     datasets,
+    lineage,
     runs,
 )
 
@@ -31,6 +34,18 @@ _BRANCH_NAMED: Final = select(branches).where(
 _CHANGED: Final = (
     datasets.update()
     .where(datasets.c.id == bindparam("dataset"))
+    .values(version=bindparam("drawn"))
+)
+_FAMILY_CHANGED: Final = (
+    datasets.update()
+    .where(
+        or_(
+            datasets.c.id == bindparam("dataset"),
+            datasets.c.id.in_(
+                select(lineage.c.ancestor_id).where(lineage.c.dataset_id == bindparam("dataset"))
+            ),
+        )
+    )
     .values(version=bindparam("drawn"))
 )
 _BRANCHES: Final = (
@@ -80,6 +95,18 @@ def lock_dataset(connection: Connection, name: str) -> Row[Any]:
     return _found(found, "dataset")
 
 
+def lock_parents(connection: Connection, names: Sequence[str]) -> None:
+    """Lock datasets with all they were made from, in the order of their ids, as every writer does.
+
+    Before anything refers to them, for a reference locks them too.
+    """
+    if not names:
+        return
+    named = connection.scalars(select(datasets.c.id).where(datasets.c.name.in_(names))).all()
+    above = select(lineage.c.ancestor_id).where(lineage.c.dataset_id.in_(named))
+    bulk.select(connection, datasets, "id", ("id",), {*named, *connection.scalars(above)})
+
+
 def lock_run(connection: Connection, name: str) -> tuple[Row[Any], Row[Any]]:
     """A run's row and its dataset's, which stays locked: one writer a dataset at a time.
 
@@ -110,6 +137,12 @@ def changed(connection: Connection, dataset_id: int) -> None:
     """Say that something of a dataset has changed; its row is locked."""
     drawn = secrets.randbits(VERSION_BITS)
     connection.execute(_CHANGED, {"dataset": dataset_id, "drawn": drawn})
+
+
+def family_changed(connection: Connection, dataset_id: int) -> None:
+    """Say it of a dataset and of all that it was made from; `lock_parents` has locked them."""
+    drawn = secrets.randbits(VERSION_BITS)
+    connection.execute(_FAMILY_CHANGED, {"dataset": dataset_id, "drawn": drawn})
 
 
 def branches_of(connection: Connection, run: Row[Any]) -> list[Row[Any]]:

@@ -321,6 +321,8 @@ def record_release(
     )
     added = connection.execute(inserted.on_conflict_do_nothing().returning(releases.c.id)).first()
     if added is not None:
+        if run.release != EVERY_STEP:  # what was certified of the run holds no more
+            changed(connection, dataset.id)
         shown = build_log_records(connection, "release", dataset_id=dataset.id, row=added.id, by=by)
         append_leaves(connection, dataset.id, shown)
     recorded_at = connection.execute(

@@ -14,7 +14,7 @@ from typing import Any, Final
 import psycopg
 from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.errors import DamagedError, StartupError, UnavailableError
@@ -362,7 +362,7 @@ def _begun(connection: Connection) -> Iterator[None]:
         yield
         _commit(connection)
     except BaseException:
-        with suppress(*DRIVER_ERRORS):
+        with suppress(*DRIVER_ERRORS, PendingRollbackError):  # the last: the server has ended it
             _order(connection, "ROLLBACK")
         raise
 

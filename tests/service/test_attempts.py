@@ -1,11 +1,13 @@
 """Attempts to write: one that failed says how writing goes, and one that does not end."""
 
 import pytest
+from sqlalchemy import Engine, text
 
 from service.errors import NotFoundError, UnavailableError
-from service.storage.engine import FAILED, WAITING, Attempts
+from service.storage.engine import FAILED, WAITING, Attempts, DedicatedConnection, attempts_of
 
 FOREVER = 1e9  # seconds
+END = text("SELECT pg_terminate_backend(:session, 60000)")  # and wait so many ms until it has
 
 
 def fail(attempts: Attempts) -> None:
@@ -48,3 +50,24 @@ def test_an_attempt_that_does_not_end_is_told() -> None:
         assert attempts.trouble(-1.0) == WAITING
         assert attempts.trouble(FOREVER) is None
     assert attempts.trouble(-1.0) is None
+
+
+def write_cut_off(line: DedicatedConnection, engine: Engine) -> None:
+    with line.transaction() as connection:
+        session = connection.scalar(text("SELECT pg_backend_pid()"))
+        with engine.connect() as other:
+            assert other.scalar(END, {"session": session})
+        connection.scalar(text("SELECT 1"))
+
+
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+def test_a_session_that_the_server_ends_in_the_middle_of_a_write_is_a_failure_of_the_database(
+    engine: Engine,
+) -> None:
+    line = DedicatedConnection(engine)
+    with pytest.raises(UnavailableError):
+        write_cut_off(line, engine)
+    assert attempts_of(engine).write_failures == 1
+    with line.transaction() as connection:
+        assert connection.scalar(text("SELECT 1")) == 1
+    line.close()

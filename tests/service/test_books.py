@@ -12,21 +12,25 @@ from sqlalchemy import Engine, select
 from accounting.accountants.best_bound import guarantee
 from accounting.event_counts import EventCounts
 from accounting.events import Event, Gaussian, NeighboringRelation, Poisson
+from accounting.filters import Total
 from service.ledger.append.append import Append
 from service.ledger.append.state import UNITS_MAX
 from service.ledger.append.state_rows import run_tally, tally_of
 from service.ledger.append.unit_of_work import BranchPlace, DatasetCache, UnitOfWork
+from service.ledger.branches import create_branch
+from service.ledger.corrections import Correct
 from service.ledger.datasets import create_dataset
 from service.ledger.runs import create_run
-from service.schemas.requests import EventMessage, NewDataset, NewRun
+from service.schemas.requests import EventMessage, NewBranch, NewCorrection, NewDataset, NewRun
 from service.storage import migrations
 from service.storage.engine import connect, transaction
 from service.storage.tables import datasets, runs
 from tests.conftest import clear
 from tests.service.logs import require_logged
-from tests.service.samples import BUDGET, FULL, POISSON, dataset, event, run
+from tests.service.samples import BUDGET, FULL, POISSON, WRITER, Json, dataset, event, run
 from tests.service.world_checks import require_recorded, require_reserved, require_totals
 from tests.service.worlds import (
+    CYCLIC,
     LOUD,
     OPERATIONS,
     RUNS,
@@ -136,6 +140,32 @@ def test_what_another_process_spent_of_a_parent_is_held_against_a_child(world: W
     assert world.together([_charge("first", 0, before - 1)])[0]["verdict"] == "within"
     (refused,) = world.together([_charge("free", 1, 1)])  # the first, whose parent is stale
     assert refused[0] == "budget-exhausted"
+
+
+def test_a_pass_that_is_taken_after_a_correction_costs_more_in_what_the_dataset_was_made_from(
+    world: World,
+) -> None:
+    steps = EventMessage.model_validate(event(0, 4, mechanism=LOUD, sampling=CYCLIC))
+    other: Json = {"mechanism": LOUD | {"noise_multiplier": 9.0}, "sampling": CYCLIC}
+    asked: Json = {"first_step": 1, "steps": 2, "reason": "the noise was less", **other}
+    corrected = NewCorrection.model_validate(asked)
+    recorded = Append(run_name="low", branch_name="main", mode="record", events=[steps])
+    world.together([recorded, Correct(run_name="low", new=corrected, by="tests")])
+
+    def spent() -> list[Total]:
+        with transaction(world.engine) as connection:
+            world.shelves[0].open(connection, _places("low", "first"))
+        return [world.shelves[0].home(one).accumulator.sums().spent for one in ("low", "first")]
+
+    before = spent()
+    further: Json = {"name": "next", "writer": WRITER, "from_step": 4, "order": "continued"}
+    new = NewBranch.model_validate(further)
+    with transaction(world.engine) as connection:
+        assert create_branch(connection, "low", new)[0].takes_pass
+    for less, more in zip(before, spent(), strict=True):
+        assert all(a <= b for a, b in zip(less, more, strict=True))
+        assert sum(less) < sum(more)
+    require_totals(world)
 
 
 def test_a_book_is_read_again_only_where_another_process_wrote(world: World) -> None:

@@ -85,6 +85,22 @@ def test_a_finished_run_that_followed_its_plan_is_told_the_smaller_bound(
     assert guarantee(api) == after
 
 
+def test_a_list_of_runs_says_what_is_certified_after_an_iterate_was_shown(
+    api: httpx.Client,
+) -> None:
+    def listed() -> float:
+        page = api.get("/v1/runs", params={"certified": True}).json()
+        found: float = page["certified"]["run"]["epsilon"]
+        return found
+
+    start(api)
+    assert append(api, planned()).status_code == 201
+    hidden = finish(api)["guarantee"]["epsilon"]
+    assert listed() == hidden
+    assert release(api, 10).status_code == 201
+    assert listed() == guarantee(api)["epsilon"] > hidden
+
+
 @pytest.mark.parametrize("field", sorted(ASSUMPTIONS))
 def test_an_assumption_that_is_missing_is_named_and_nothing_is_registered(
     api: httpx.Client, field: str

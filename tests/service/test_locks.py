@@ -11,16 +11,18 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from service.identity.keys import Role, create_key, rotate_key
+from service.ledger.branches import create_branch
 from service.ledger.datasets import create_dataset
 from service.ledger.log.leaves import Act, append_leaves
 from service.ledger.lookups import lock_dataset, lock_run
 from service.ledger.runs import create_run
-from service.schemas.requests import NewDataset, NewRun
+from service.schemas.requests import NewBranch, NewDataset, NewRun
 from service.storage import bulk
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import datasets
 from service.transparency import ledger_identity, recovery
-from tests.service.samples import dataset, run
+from tests.service.samples import WRITER, dataset, run
+from tests.service.worlds import create
 
 ACT = Act("settings", {"reason": "a test"})
 WAIT = text("SET LOCAL lock_timeout = '50ms'")
@@ -109,3 +111,18 @@ def test_a_transaction_that_may_write_has_the_file_before_it_reads(filled: Engin
                 other.execute("BEGIN IMMEDIATE")
         other.execute("BEGIN IMMEDIATE")
         other.execute("ROLLBACK")
+
+
+@ON["postgres"]
+def test_a_branch_that_may_take_a_pass_waits_first_for_what_its_dataset_was_made_from(
+    engine: Engine,
+) -> None:
+    """As every writer does, so that two never wait for each other."""
+    create(engine)
+    asked = {"name": "next", "writer": WRITER, "from_step": 0, "order": "continued"}
+    new = NewBranch.model_validate(asked)
+    with transaction(engine) as other, engine.connect() as connection:
+        lock_dataset(other, "data")
+        connection.execute(WAIT)
+        with pytest.raises(psycopg.errors.LockNotAvailable):  # sent by the driver: by their ids
+            create_branch(connection, "low", new)

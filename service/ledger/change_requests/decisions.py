@@ -17,7 +17,7 @@ from service.ledger.change_requests.records import (
     request_answer,
 )
 from service.ledger.corrections import Correct
-from service.ledger.datasets import lock_parents
+from service.ledger.lookups import lock_parents
 from service.ledger.reservation_ends import GiveBack
 from service.ledger.reservations import find_reservation
 from service.schemas.requests import DatasetChange, NewCorrection

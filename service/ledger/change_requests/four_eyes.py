@@ -20,8 +20,13 @@ from service.ledger.change_requests.messages import (
 from service.ledger.change_requests.persons import Actor, person_named, require_named
 from service.ledger.change_requests.records import insert_request, request_answer
 from service.ledger.dataset_settings import require_present
-from service.ledger.datasets import lock_parents
-from service.ledger.lookups import dataset_of, find_branch, find_run, lock_dataset
+from service.ledger.lookups import (
+    dataset_of,
+    find_branch,
+    find_run,
+    lock_dataset,
+    lock_parents,
+)
 from service.ledger.reservations import OPEN, find_reservation, remaining_steps_of
 from service.schemas.event_codec import event_of, to_event
 from service.schemas.requests import (
