@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import cache
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import psycopg
@@ -225,7 +226,7 @@ def as_new(application: Application) -> None:
     state.certificates._of.clear()
     state.gate.forget()
     state.refusals = Pace(REFUSALS_PER_SECOND)
-    layer = application.middleware_stack  # None before the first request
+    layer: Any = application.middleware_stack  # None before the first request
     while layer is not None and not isinstance(layer, Arrivals):
         layer = layer.app
     for pace in () if layer is None else (layer._strangers, layer._cookies, layer._probes):
