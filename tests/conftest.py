@@ -12,10 +12,10 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import psycopg
@@ -26,12 +26,15 @@ from hypothesis import settings as trials
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from benchmarks.servers import START_TOKEN, start_token_file
-from service.app import create_app
-from service.identity.authentication import KeyRing
+from service.app import Application, create_app
+from service.identity.access import Reach
+from service.identity.rate_limit import Pace
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect
 from service.storage.tables import installation, metadata
+from service.web.middleware import Arrivals
+from service.web.problems import REFUSALS_PER_SECOND
 from service.web.server import Server, connection_limits
 from tests.lanes import is_repeated, lane_of
 
@@ -180,7 +183,7 @@ def backend_urls(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) ->
     return urls
 
 
-RINGS: list[KeyRing] = []  # the keys that servers of this process know
+APPLICATIONS: list[Application] = []  # that servers of this process answer with
 CLEARED = [one.name for one in reversed(metadata.sorted_tables) if one is not installation]
 FORGET = "UPDATE installation SET log_size = 0, suspended = NULL, suspended_at = NULL"
 LOCK_SECONDS = 60
@@ -209,8 +212,25 @@ def clear(url: str) -> None:
         plain = address.set(drivername="postgresql").render_as_string(hide_password=False)
         with psycopg.connect(plain, autocommit=True) as server:
             server.execute(CLEAR_POSTGRES)
-    for ring in RINGS:  # a server of the session may have read the keys of the test before
-        ring.read_at = -math.inf
+    for application in APPLICATIONS:
+        if application.state.engine.url.database == address.database:
+            as_new(application)
+
+
+def as_new(application: Application) -> None:
+    """Let a server of an emptied database forget keys, what they reached and what is left."""
+    state = application.state
+    state.keys.read_at, state.keys._any_key = -math.inf, False
+    state.keys._buckets, state.keys.reach = {}, Reach(state.engine)
+    state.keys.uses._noted = {}
+    state.certificates._of.clear()
+    state.gate.forget()
+    state.refusals = Pace(REFUSALS_PER_SECOND)
+    layer: Any = application.middleware_stack  # None before the first request
+    while layer is not None and not isinstance(layer, Arrivals):
+        layer = layer.app
+    for pace in () if layer is None else (layer._strangers, layer._cookies, layer._probes):
+        pace._next_at = -math.inf
 
 
 def _clear_sqlite(connection: sqlite3.Connection) -> None:
@@ -270,7 +290,7 @@ def engine(database_url: str) -> Iterator[Engine]:
 def running(settings: Settings) -> Iterator[str]:
     """A real server on a free port; its address."""
     application = create_app(settings)
-    RINGS.append(application.state.keys)
+    APPLICATIONS.append(application)
     listener = socket.create_server(("127.0.0.1", 0))  # held, so that nothing else takes the port
     server = Server(uvicorn.Config(application, log_config=None, **connection_limits(settings)))
     thread = threading.Thread(target=server.run, args=([listener],))
@@ -282,7 +302,10 @@ def running(settings: Settings) -> Iterator[str]:
     finally:  # a failing test must not leave its server, for which the process would wait
         server.should_exit = True
         thread.join()
-        RINGS.remove(application.state.keys)
+        APPLICATIONS.remove(application)
+
+
+NEVER_SECONDS = 1e6
 
 
 @pytest.fixture(scope="session")
@@ -290,10 +313,13 @@ def addresses(backend_urls: dict[str, str]) -> Iterator[dict[str, str]]:
     """A server for each database, shared by the session; tests clear the tables."""
     for url in backend_urls.values():
         clear(url)
-    with (
-        running(Settings(database_url=backend_urls["sqlite"])) as sqlite,
-        running(Settings(database_url=backend_urls["postgres"])) as postgres,
-    ):
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:  # they store no use amid a test that looks
+            patch.setattr("service.identity.keys.USES_SECONDS", NEVER_SECONDS)
+            sqlite, postgres = (
+                stack.enter_context(running(Settings(database_url=backend_urls[kind])))
+                for kind in BACKENDS
+            )
         yield {"sqlite": sqlite, "postgres": postgres}
 
 
@@ -311,10 +337,20 @@ def api(address: str) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def serve(database_url: str, tmp_path: Path) -> Callable[..., object]:
-    """Start a service of one's own: `with serve(host=...) as address`."""
+def serve(database_url: str, address: str) -> Callable[..., object]:
+    """Start a service: `with serve(host=...) as address`.
 
-    def start(**given: object) -> object:
-        return running(Settings(database_url=database_url, **given))  # type: ignore[arg-type]
+    The first of a test without settings is the session's, which is as good as new. Where a test is
+    about the start, the end or the memory of a process, it is `serve(new=True)`.
+    """
+    shared = [address]
+
+    def start(*, new: bool = False, **given: object) -> object:
+        if new or given or not shared:
+            return running(Settings(database_url=database_url, **given))  # type: ignore[arg-type]
+        for application in APPLICATIONS:  # keys may have been made meanwhile
+            application.state.keys.read_at = -math.inf
+            application.state.keys.refresh()
+        return nullcontext(shared.pop())
 
     return start

@@ -165,7 +165,7 @@ def test_a_key_beyond_its_rate_is_refused_before_anything_else_is_asked(
         return refusal
 
     monkeypatch.setattr(Arrivals, "_turn", watched)
-    with serve() as address, asking(address, slow) as api:
+    with serve(new=True) as address, asking(address, slow) as api:
         assert api.get("/v1/runs").status_code == 200  # which takes one token, not two
         for path in ("/v1/runs", "/v1/none", "/", "/metrics"):
             refused = api.get(path)

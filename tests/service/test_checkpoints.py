@@ -204,7 +204,7 @@ def test_without_a_signing_key_there_are_proofs_but_no_checkpoints(
     engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.app._signer", lambda _settings, _engine: None)
-    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
+    with serve(new=True) as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         setup(api)
         for path in ("/v1/checkpoint", PART):
             answer = api.get(path)

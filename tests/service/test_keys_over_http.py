@@ -203,7 +203,7 @@ def test_the_last_use_is_listed_at_once_and_stored_when_the_service_ends(
         key = create_key(connection, name="officer", scope=Role.ADMIN)
         create_key(connection, name="idle", scope=Role.VIEWER)
     before = now()
-    with serve() as address, httpx.Client(base_url=address, headers=bearer(key)) as api:
+    with serve(new=True) as address, httpx.Client(base_url=address, headers=bearer(key)) as api:
         for _ in range(20):
             found = api.get("/v1/keys").json()["keys"]
         assert [one["name"] for one in found if one["last_used_at"]] == ["officer"]

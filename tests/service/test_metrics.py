@@ -65,7 +65,10 @@ class Scrape:
 def fresh(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
     """A service whose counters begin at zero, and that looks at the ledger for each scrape."""
     monkeypatch.setattr(metrics, "KEPT_SECONDS", 0.0)
-    with serve() as address, httpx.Client(base_url=address, timeout=30, headers=AS_ADMIN) as api:
+    with (
+        serve(new=True) as address,
+        httpx.Client(base_url=address, timeout=30, headers=AS_ADMIN) as api,
+    ):
         yield api
 
 
@@ -270,7 +273,7 @@ def test_a_key_that_is_limited_is_told_of_its_datasets_alone(engine: Engine, ser
     with transaction(engine) as connection:
         admin = bearer(create_key(connection, name="admin", scope=Role.ADMIN))
         viewer = create_key(connection, name="viewer", scope=Role.VIEWER, terms=terms)
-    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
+    with serve(new=True) as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         for name in ("letters", "zebras"):
             for path, body in (("datasets", dataset(name, budget=BUDGET)),
                                ("runs", run(f"{name}-run", dataset=name))):  # fmt: skip
@@ -295,7 +298,10 @@ def test_a_process_says_what_it_is_and_how_it_stands(
     signing_key = tmp_path / "signing_key"
     Signer.create(signing_key)
     given = {"signing_key_file": signing_key, "witness_file": tmp_path / "witness"}
-    with serve(**given) as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
+    with (
+        serve(**given) as address,
+        httpx.Client(base_url=address, headers=AS_ADMIN) as api,
+    ):
         found = Scrape(api)
         kind = "sqlite" if database_url.startswith("sqlite") else "postgresql"
         assert found.labels("dpledger_build_info", "version") == {accounting.__version__}

@@ -170,7 +170,7 @@ def test_an_answer_names_a_bounded_number_of_faults(api: httpx.Client) -> None:
 def test_a_client_that_leaves_before_it_has_said_what_to_record_is_no_failure(
     serve: Callable[..., AbstractContextManager[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serve() as address:
+    with serve(new=True) as address:
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as connection:
             headers = [b"Content-Type: application/json", b"Content-Length: 1000"]

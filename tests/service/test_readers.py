@@ -102,7 +102,7 @@ def test_the_document_of_the_routes_is_made_once(
         return dumps(*given, **named)
 
     monkeypatch.setattr("service.web.openapi.json.dumps", counted)
-    with serve() as address:
+    with serve(new=True) as address:
         first = httpx.get(f"{address}/v1/openapi.json", timeout=60)
         assert first.json()["openapi"].startswith("3.")
         assert first.headers["content-type"] == "application/json"

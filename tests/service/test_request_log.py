@@ -68,7 +68,7 @@ def test_the_log_names_the_key_also_where_it_was_refused(
         *[("slow", "GET", "/v1/datasets")] * 3,
     ]
     answers = []
-    with serve() as address, httpx.Client(base_url=address) as api, lines() as told:
+    with serve(new=True) as address, httpx.Client(base_url=address) as api, lines() as told:
         for key, method, path in asked:
             body = dataset() if path.endswith("datasets") else {"events": [event(0, 1)]}
             secret = secrets[key] if key else "dpl_" + "x" * 43
@@ -86,7 +86,7 @@ def test_the_log_names_the_key_also_where_it_was_refused(
 def test_the_log_names_the_trace_where_a_request_has_one(
     serve: Serve, secrets: dict[str, str]
 ) -> None:
-    with serve() as address, httpx.Client(base_url=address) as api, lines() as told:
+    with serve(new=True) as address, httpx.Client(base_url=address) as api, lines() as told:
         api.headers.update(bearer(secrets["officer"]))
         traced = api.get("/v1/datasets", headers=SENT).headers["x-request-id"]
         plain = api.get("/v1/datasets").headers["x-request-id"]
@@ -98,7 +98,11 @@ def test_the_log_names_the_trace_where_a_request_has_one(
 
 
 def test_the_log_names_who_signed_in_with_a_key(serve: Serve, secrets: dict[str, str]) -> None:
-    with serve() as address, signed_in(address, secrets["officer"]) as browser, lines() as told:
+    with (
+        serve(new=True) as address,
+        signed_in(address, secrets["officer"]) as browser,
+        lines() as told,
+    ):
         identifier = browser.get("/datasets").headers["x-request-id"]
     (line,) = [line for line in told() if line["request_id"] == identifier]
     assert line["key"] == "officer"

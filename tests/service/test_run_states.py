@@ -160,7 +160,7 @@ def test_each_of_two_runs_that_were_refused_at_once_names_the_limit(
     serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.ledger.incidents.SPARING_SECONDS", 60.0)
-    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
+    with serve(new=True) as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         setup(api, dataset_given={"budget": BUDGET | {"orders": [8.0]}})
         assert (
             api.post("/v1/runs", json=run(name="second", writer="writer-of-second-1")).status_code

@@ -266,7 +266,7 @@ def test_who_left_is_not_answered_and_who_sends_slowly_has_no_seat(
     monkeypatch.setattr("service.app.ConcurrencyLimiter", lambda: seats)
     plan = WRITES["/v1/plan"][1]
     with (
-        serve() as address,
+        serve(new=True) as address,
         httpx.Client(base_url=address, timeout=PATIENCE, headers=AS_ADMIN) as api,
     ):
         setup(api)
@@ -302,7 +302,7 @@ def test_a_large_body_is_read_by_a_thread_and_a_small_one_is_not(
 
     monkeypatch.setattr(strict_requests, "parse_json", parse_json)
     with (
-        serve() as address,
+        serve(new=True) as address,
         httpx.Client(base_url=address, timeout=PATIENCE, headers=AS_ADMIN) as api,
     ):
         for size in (10, strict_requests.INLINE_BYTES):

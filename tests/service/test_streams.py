@@ -246,7 +246,7 @@ def test_the_end_of_the_service_waits_for_a_look_at_the_database(
         used_at_the_end.append(engine.pool.checkedout())  # type: ignore[attr-defined]
         dispose(engine)
 
-    with serve() as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
+    with serve(new=True) as address, httpx.Client(base_url=address, headers=AS_ADMIN) as api:
         setup(api)
         with watching(api, DATA) as stream:
             take(stream, 1)

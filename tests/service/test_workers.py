@@ -37,12 +37,20 @@ class Service:
             start_new_session=True,
         )
         self.address = f"http://127.0.0.1:{self.port}"
+        self.answered: set[str] = set()  # by the beginning of what they call their requests
 
     def answers(self) -> bool:
         assert self.process.poll() is None, self.process.stderr
         with suppress(httpx.TransportError):
             return httpx.get(f"{self.address}/readyz").status_code == 200
         return False
+
+    def all_answered(self) -> bool:
+        """Whether each of its workers has answered."""
+        with suppress(httpx.TransportError):
+            found = httpx.get(f"{self.address}/healthz").headers["x-request-id"]
+            self.answered.add(found[:20])
+        return len(self.answered) == COUNT
 
     def end(self) -> None:
         """End what is left of it, at once; its workers hold what it writes to."""
@@ -112,14 +120,21 @@ def test_steps_are_recorded_once_whatever_process_answers_and_dies(service: Serv
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_all_end_with_the_first(service: Service, number: signal.Signals) -> None:
+def test_all_end_with_the_first_and_one_said_where_to_open_it(
+    service: Service, number: signal.Signals
+) -> None:
     workers = service.workers()
+    if number == signal.SIGTERM:  # each has begun, and said what it says
+        until(service.all_answered, seconds=120)
     service.process.send_signal(number)
     code = service.process.wait(timeout=60)
     assert code == (-number if number == signal.SIGKILL else 0)
     until(lambda: not any(map(alive, workers)), seconds=60)
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{service.address}/healthz")
+    if number == signal.SIGTERM:
+        said, _ = service.process.communicate()
+        assert said.decode().count("Open http://") == 1
 
 
 def test_all_end_in_order_when_a_terminal_interrupts_each(service: Service) -> None:
@@ -129,20 +144,6 @@ def test_all_end_in_order_when_a_terminal_interrupts_each(service: Service) -> N
     assert service.process.returncode == 0, logged
     assert b"Traceback" not in logged
     assert not any(map(alive, workers))
-
-
-def test_one_says_where_to_open_it(service: Service) -> None:
-    answered = set()
-
-    def all_answer() -> bool:
-        with suppress(httpx.TransportError):
-            answered.add(httpx.get(f"{service.address}/healthz").headers["x-request-id"][:20])
-        return len(answered) == COUNT
-
-    until(all_answer, seconds=120)
-    service.process.send_signal(signal.SIGTERM)
-    said, _ = service.process.communicate(timeout=60)
-    assert said.decode().count("Open http://") == 1
 
 
 def test_a_process_that_cannot_start_ends_all(backend_urls: dict[str, str], tmp_path: Path) -> None:
