@@ -160,6 +160,20 @@ def test_a_record_beyond_the_budget_is_kept_and_marked(api: httpx.Client) -> Non
     assert append(api, event(10**6, 1), mode="charge").status_code == 409
 
 
+def test_steps_that_are_sent_again_are_told_whether_a_budget_is_exceeded_now(
+    api: httpx.Client,
+) -> None:
+    """A trainer that lost the first answer must not miss the overdraft."""
+    setup(api, dataset_given={"budget": BUDGET}, budget={"epsilon": 1.0, "delta": 1e-5})
+    assert append(api, event(0, 1)).json()["verdict"] == "within"
+    again = append(api, event(0, 1))
+    assert (again.status_code, again.json()["verdict"]) == (200, "within")
+    fits = append(api, event(1, 10**6), mode="charge").json()["admissible_steps"]
+    for _ in range(2):  # beyond the run's budget, and not the dataset's
+        assert append(api, event(1, fits + 1)).json()["verdict"] == "overdraft"
+    assert api.get("/v1/datasets/data").json()["budget"]["remaining"] > 0
+
+
 def test_what_cannot_be_accounted_is_refused_for_charge_and_kept_by_record(
     api: httpx.Client,
 ) -> None:
@@ -176,7 +190,7 @@ def test_what_cannot_be_accounted_is_refused_for_charge_and_kept_by_record(
         assert answer.json()["type"] == "/problems/unsupported-event"
     answer = append(api, none)
     assert answer.status_code == 201
-    assert answer.json()["verdict"] == "overdraft"
+    assert answer.json()["verdict"] == append(api, none).json()["verdict"] == "overdraft"
     assert answer.json()["guarantee"]["epsilon"] is None
     assert answer.json()["guarantee"]["reason"]
     assert answer.json()["budget"]["spent"] is None

@@ -49,7 +49,7 @@ from service.schemas.requests import EventMessage
 from service.schemas.run_states import CLOSED
 from service.storage.tables import distinct_events, entries
 
-WITHIN: Final = "within"
+_WITHIN: Final = "within"
 _RESERVED: Final = "reserved"  # beyond a limit that the steps were within when they were admitted
 _OVERDRAFT: Final = "overdraft"
 MANY: Final = 256  # events of one request whose prices are looked up first
@@ -84,9 +84,7 @@ class Append:
     events: Sequence[EventMessage]
     by: str | None = None  # the key's name
     writer: str | None = None  # the process that says it opened the branch; none if it says nothing
-    placed: Sequence[PositionedSpan] | None = (
-        None  # the events as accounting sees them, once prepared
-    )
+    placed: Sequence[PositionedSpan] | None = None  # as accounting sees them, once prepared
 
     @property
     def place(self) -> BranchPlace:
@@ -143,7 +141,11 @@ def append(work: UnitOfWork, asked: Append, *, moment: datetime) -> dict[str, An
         each = dict.fromkeys((part.event for part in placed), StepsAndPasses(steps=1))
         state.require_prices(run, BudgetDelta(recorded=each))
     fresh = _fresh(work, state, branch, placed)
-    verdict = _take(work, state, run, branch, fresh, asked, moment) if fresh else WITHIN
+    if fresh:
+        verdict = _take(work, state, run, branch, fresh, asked, moment)
+    else:
+        beyond = any(held.scope.overdrawn for held in scopes_of(state, run))
+        verdict = _OVERDRAFT if beyond else _WITHIN
     accepted = sum(part.steps for part in fresh)
     return {
         "accepted": accepted,
@@ -210,7 +212,7 @@ def _verdict(
     if not (admitted and all(counted(part.event, state, scopes) for part in fresh)):
         return _OVERDRAFT
     covered = bool(gone.move.reserved) and not all(scope.holds(sums) for scope, sums in after)
-    return _RESERVED if covered else WITHIN
+    return _RESERVED if covered else _WITHIN
 
 
 def _count(
@@ -285,17 +287,10 @@ def _mark_withdrawn(
         name = lease.whole_name  # the end of a run returns what its plan holds
         if name is not None and withdrawn < min(end, lease.granted_end):
             found[name] = min(found.get(name, withdrawn), withdrawn)
-    state.notes.incidents += [
-        _incident(
-            state,
-            run,
-            Kind.RECORDED_AFTER_RELEASE,
-            branch=branch.name,
-            reservation=name,
-            first_step=step,
-        )
-        for name, step in found.items()
-    ]
+    for name, step in found.items():
+        detail: dict[str, DetailValue] = {"reservation": name, "first_step": step}
+        kind = Kind.RECORDED_AFTER_RELEASE
+        state.notes.incidents.append(_incident(state, run, kind, branch=branch.name, **detail))
 
 
 def _incident(state: DatasetState, run: RunState, kind: Kind, **detail: DetailValue) -> Incident:
