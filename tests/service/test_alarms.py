@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 from service.clock import now
 from service.errors import BudgetExhaustedError
 from service.ledger.append.append import Append
-from service.ledger.append.unit_of_work import THRESHOLDS_OPTION, DatasetCache
+from service.ledger.append.unit_of_work import THRESHOLDS_OPTION, DatasetCache, UnitOfWork
 from service.ledger.datasets import create_dataset
 from service.ledger.incidents import Sparing
 from service.ledger.runs import create_run
@@ -118,6 +118,27 @@ def test_refusals_are_told_sparingly_and_change_nothing(
     assert (detail["share"], detail["share_reserved"]) == (0, 0)
     assert detail["share_requested"] == pytest.approx(10**6 / 827.3, rel=1e-3)
     assert append(ledger, cache, 0, 1, mode="charge")["sequence"] == 1
+
+
+def test_a_refusal_that_was_undone_is_told_the_next_time(
+    ledger: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.ledger.incidents.SPARING_SECONDS", 60.0)
+    write = UnitOfWork.write
+
+    def written_and_undone(work: UnitOfWork) -> list[int]:
+        write(work)
+        raise ConnectionError
+
+    cache = cache_of(ledger, ())
+    with monkeypatch.context() as failing:
+        failing.setattr(UnitOfWork, "write", written_and_undone)
+        with pytest.raises(ConnectionError):
+            append(ledger, cache, 0, 10**6, mode="charge")
+    assert told(ledger) == []
+    cache.forget()  # as the writer does
+    assert append(ledger, cache, 0, 10**6, mode="charge")["admissible"] > 0
+    assert told(ledger) == [("refusal", None)]
 
 
 def test_the_same_thing_may_be_told_again_after_a_while() -> None:

@@ -228,6 +228,7 @@ class DatasetCache:
         for held in (self._states, self._homes, self._made_from, self._locked, self._sizes):
             held.clear()
         self._bytes = 0
+        self.sparing = Sparing()  # a refusal may have been undone, too
 
 
 class UnitOfWork:
