@@ -27,11 +27,11 @@ from accounting.pld.lattice.plan import (
     LatticeQuery,
     NotCertifiedError,
     Units,
-    certified,
     error_of,
     lattice_query,
     limit,
     planned,
+    raising_not_certified,
     span,
     without_transform,
     work_of,
@@ -199,7 +199,7 @@ def _shows_its_error(units: Units, direction: Direction, only: End | None) -> bo
     return only is not None and not any(atoms(pair, direction) for pair, _ in units)
 
 
-@certified
+@raising_not_certified
 def lattice_delta(
     units: Units, *, direction: Direction, epsilon: float, width: float, only: End | None = None
 ) -> tuple[float, float]:
@@ -256,7 +256,7 @@ def lattice_delta(
     return _refined(question, width / question.view.order, answer, recentred, last)
 
 
-@certified
+@raising_not_certified
 def lattice_epsilon(
     units: Units, *, direction: Direction, delta: float, width: float, only: End | None = None
 ) -> tuple[float, float]:

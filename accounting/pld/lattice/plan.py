@@ -42,7 +42,9 @@ class NotCertifiedError(ArithmeticError):
     """No bracket can be stated: the question is not one, or no lattice serves it."""
 
 
-def certified(ask: Callable[P, tuple[float, float]]) -> Callable[P, tuple[float, float]]:
+def raising_not_certified(
+    ask: Callable[P, tuple[float, float]],
+) -> Callable[P, tuple[float, float]]:
     """The same function, with one error wherever numbers leave the range of doubles."""
 
     @wraps(ask)
