@@ -1,6 +1,7 @@
 """Lower ends where little is known, and where nothing is."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from accounting.pld.certified_composition import delta_floor, epsilon_bracket, e
 from accounting.pld.convex_hull import _leave_in_turn, take_hull
 from accounting.pld.pairs import DensePair, GaussianPair, ReplacedGaussianPair, SampledGaussianPair
 from accounting.pld.replace_one import replaced_delta, replaced_epsilon
+from accounting.privacy_profile import privacy_profile
 from accounting.shuffling.partial import partial_shuffle_rdp
 from accounting.subsampling.special import fixed_size_special_pair
 
@@ -252,6 +254,42 @@ def test_an_order_that_is_used_again_is_not_amplified_where_passes_stop_early() 
         "gaussian-per-pass"
     ]
     assert len(renyi_bounds(event(kept), REPLACE_ONE)) == 1
+
+
+FRESH = Shuffle(batch_size=2, steps_per_pass=5, reshuffle=Reshuffle.EACH_PASS, dataset_size=40)
+KEPT = replace(FRESH, reshuffle=Reshuffle.ONCE)
+
+
+@pytest.mark.parametrize("other", [KEPT, Cyclic(batch_size=2, steps_per_pass=5)])
+def test_a_curve_counts_orders_that_may_be_used_again_as_known(other: Sampling) -> None:
+    counts = taken((FRESH, 100), (other, 5))
+    epsilons = np.array([0.2, 2.0])
+    found = privacy_profile(counts, relation=REPLACE_ONE, epsilons=epsilons, accept=ACCEPTABLE)
+    mu = math.sqrt(21)  # twenty passes and one, each a release at sensitivity 2 and noise 2
+    exact = [gaussian_delta(epsilon, mu=mu) for epsilon in epsilons.tolist()]
+    np.testing.assert_allclose(found.upper, exact, rtol=1e-6)
+    assert np.all(found.upper >= np.array(exact) * (1 - 1e-12))
+    alone = privacy_profile(
+        taken((FRESH, 100)), relation=REPLACE_ONE, epsilons=epsilons, accept=ACCEPTABLE
+    )
+    assert np.all(alone.upper < 0.5 * found.upper)
+
+
+def test_a_single_pass_of_an_order_that_is_kept_is_not_counted_as_many_from_below() -> None:
+    # Twenty orders of their own and one that is kept: no order is known to have been used twice.
+    counts = taken((FRESH, 100), (KEPT, 5))
+    below = lower_bound_units(counts.told(), REPLACE_ONE)
+    assert epsilon_floor(below, delta=1e-2) <= epsilon_floor(
+        lower_bound_units(taken((KEPT, 5)), REPLACE_ONE), delta=1e-2
+    )
+    found = guarantee(counts, relation=REPLACE_ONE, delta=1e-2)
+    assert found.epsilon_lower is not None
+    # Were all orders secret, as they are declared, this would be an upper end.
+    fresh = guarantee(taken((FRESH, 100)), relation=REPLACE_ONE, delta=5e-3, accept=ACCEPTABLE)
+    once = guarantee(taken((KEPT, 5)), relation=REPLACE_ONE, delta=5e-3)
+    assert fresh.epsilon is not None
+    assert once.epsilon is not None
+    assert found.epsilon_lower <= fresh.epsilon + once.epsilon
 
 
 @pytest.mark.no_cover
