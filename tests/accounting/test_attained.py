@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import special
 
 from accounting import Status, guarantee
 from accounting.bounds.dominating_pairs import pld_bounds
@@ -32,11 +33,17 @@ from accounting.events import (
 )
 from accounting.gaussian import gaussian_delta
 from accounting.guarantees import ACCEPTABLE
-from accounting.pld.certified_composition import delta_floor, epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import (
+    delta_bracket,
+    delta_floor,
+    epsilon_bracket,
+    epsilon_floor,
+)
 from accounting.pld.convex_hull import _leave_in_turn, take_hull
 from accounting.pld.pairs import DensePair, GaussianPair, ReplacedGaussianPair, SampledGaussianPair
 from accounting.pld.replace_one import replaced_delta, replaced_epsilon
 from accounting.privacy_profile import privacy_profile
+from accounting.rounding import Array
 from accounting.shuffling.partial import partial_shuffle_rdp
 from accounting.subsampling.special import fixed_size_special_pair
 
@@ -273,6 +280,36 @@ def test_a_curve_counts_orders_that_may_be_used_again_as_known(other: Sampling) 
         taken((FRESH, 100)), relation=REPLACE_ONE, epsilons=epsilons, accept=ACCEPTABLE
     )
     assert np.all(alone.upper < 0.5 * found.upper)
+
+
+def test_a_secret_order_that_is_used_twice_costs_more_than_a_secret_and_a_known_one() -> None:
+    # Exact, of 1,000 records with one step: others contribute 1, the record -1 or, as null, 0.
+    records, noise, epsilon = 1000, 1 / math.sqrt(2), 8.0  # of the mean of both answers
+    edges = np.linspace(-12.0, 4.0, 100_001)
+
+    def cells(mean: float) -> Array:
+        below = np.diff(special.ndtr((edges - 1) / noise)) * (1 - 1 / records)
+        return np.asarray(below + np.diff(special.ndtr((edges - mean) / noise)) / records)
+
+    exact = float(np.sum(np.maximum(cells(-1.0) - math.exp(epsilon) * cells(0.0), 0.0)))
+    assert exact == pytest.approx(6.88e-11, rel=1e-2)
+    fresh = Shuffle(
+        batch_size=1, steps_per_pass=1, reshuffle=Reshuffle.EACH_PASS, dataset_size=records
+    )
+    kept = replace(fresh, reshuffle=Reshuffle.ONCE)
+    apart = [
+        unit
+        for sampling in (fresh, kept)
+        for unit in pld_bounds(event(sampling, 1.0), REPLACE_SPECIAL)[0].loss
+    ]
+    assert delta_bracket(apart, epsilon=epsilon, width=1e-3).upper < 0.1 * exact
+    found = privacy_profile(
+        taken((fresh, 1), (kept, 1), noise=1.0),
+        relation=REPLACE_SPECIAL,
+        epsilons=np.array([epsilon]),
+        accept=ACCEPTABLE,
+    )
+    assert exact < found.upper[0]
 
 
 def test_a_single_pass_of_an_order_that_is_kept_is_not_counted_as_many_from_below() -> None:
