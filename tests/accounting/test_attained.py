@@ -1,6 +1,7 @@
 """Lower ends where little is known, and where nothing is."""
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,11 @@ import pytest
 from scipy import special
 
 from accounting import Status, guarantee
+from accounting.accountants import best_first
+from accounting.accountants.best_bound import best_bound
+from accounting.accountants.queries import Query
 from accounting.bounds.dominating_pairs import pld_bounds
+from accounting.bounds.event_bounds import NoBoundError
 from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.bounds.lower_bounds import _sampled, lower_bound_pair, lower_bound_units
 from accounting.bounds.renyi_bounds import renyi_bounds
@@ -32,7 +37,7 @@ from accounting.events import (
     WithReplacement,
 )
 from accounting.gaussian import gaussian_delta
-from accounting.guarantees import ACCEPTABLE
+from accounting.guarantees import ACCEPTABLE, Bound
 from accounting.pld.certified_composition import (
     delta_bracket,
     delta_floor,
@@ -46,6 +51,7 @@ from accounting.privacy_profile import privacy_profile
 from accounting.rounding import Array
 from accounting.shuffling.partial import partial_shuffle_rdp
 from accounting.subsampling.special import fixed_size_special_pair
+from accounting.work_limit import TooMuchWorkError
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 
@@ -280,6 +286,30 @@ def test_a_curve_counts_orders_that_may_be_used_again_as_known(other: Sampling) 
         taken((FRESH, 100)), relation=REPLACE_ONE, epsilons=epsilons, accept=ACCEPTABLE
     )
     assert np.all(alone.upper < 0.5 * found.upper)
+
+
+def test_beside_many_noises_orders_that_may_be_used_again_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = [(9 + place / 1000, Poisson(sampling_probability=1e-4)) for place in range(401)]
+    spans = [[Span(event=event(sampling), steps=5)] for sampling in (FRESH, KEPT)]
+    spans += [[Span(event=event(sampling, noise), steps=1)] for noise, sampling in many]
+    asked: list[tuple[EventCounts, Query]] = []
+
+    def noted(counts: EventCounts, question: Query) -> Bound:
+        asked.append((counts, question))
+        raise TooMuchWorkError
+
+    monkeypatch.setattr(best_first, "_accountant", lambda _name, _counts: noted)
+    monkeypatch.setattr(best_first, "is_hopeless", lambda *_: False)
+    with suppress(NoBoundError):
+        best_bound(count_events(spans), relation=REPLACE_ONE, delta=1e-5, accountant="pld")
+    rounded = [question.rounded for _, question in asked if question.rounded]
+    assert rounded
+    for each in rounded:
+        for side in (each.upper, each.lower, each.rough_upper, each.rough_lower, each.whole):
+            assert event(FRESH) not in side.passes
+            assert side.passes[event(KEPT)] == 2
 
 
 def test_a_secret_order_that_is_used_twice_costs_more_than_a_secret_and_a_known_one() -> None:
