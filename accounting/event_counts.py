@@ -68,7 +68,7 @@ class EventCounts:
     def told(self) -> "EventCounts":
         """The same, with orders that may have been used again as known ones. For fixed schedules.
 
-        No lower end follows from what it exchanges: of an order that is known no steps are counted.
+        No lower end follows from what it exchanges: no steps are counted there, and no starts.
         """
         again = self._readings_without_secrets()
         if not again:
@@ -77,7 +77,8 @@ class EventCounts:
         for event, count in self.passes.items():
             passes[replace(event, sampling=again.get(event.sampling, event.sampling))] += count
         begun = {event: n for event, n in self.begun.items() if event.sampling not in again}
-        return replace(self, passes=dict(passes), begun=begun)
+        starts = {one: n for one, n in self.starts.items() if one.sampling not in again.values()}
+        return replace(self, passes=dict(passes), begun=begun, starts=starts)
 
     def _readings_without_secrets(self) -> Mapping[Sampling, Sampling]:
         """What shuffles that may be used again are read as: drawn once, else in a known order."""
@@ -349,13 +350,12 @@ def advance(open_pass: Place, span: Span) -> tuple[dict[Event, int], Place]:
         passes[event] += covered
     if covered < begun:
         passes[retold(event)] += begun - covered
-    placed = is_placed(open_pass)
     noise = covered == begun and _noise_after(open_pass, event)
     return passes, OpenPass(
         event=event,
         position=steps - (begun - 1) * length,
-        placed=placed,
-        fresh_noise=noise or not placed,
+        placed=is_placed(open_pass),
+        fresh_noise=noise or not is_placed(open_pass),
     )
 
 

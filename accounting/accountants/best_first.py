@@ -185,7 +185,7 @@ def _evaluated(name: str, counts: EventCounts, question: Query) -> tuple[Bound, 
     """
     accountant = _accountant(name, counts)
     if name != ODOMETER:  # which must hold for schedules that are chosen after a look
-        counts = counts.told()
+        counts, question = _told(counts, question)
     allowed = _allowed(name, counts, question)
     if name == "pld":
         return _composed(accountant, counts, question, allowed)
@@ -200,6 +200,12 @@ def _evaluated(name: str, counts: EventCounts, question: Query) -> tuple[Bound, 
     if bound is None:
         raise NoBoundError(REASON_WORK)
     return bound, False
+
+
+def _told(counts: EventCounts, question: Query) -> tuple[EventCounts, Query]:
+    """Both with orders that may have been used again as known ones."""
+    rounded = question.rounded
+    return counts.told(), question if rounded is None else replace(question, rounded=rounded.told())
 
 
 def _composed(

@@ -52,6 +52,11 @@ class GroupedEvents:
     rough_lower: EventCounts
     whole: EventCounts  # what was asked for
 
+    def told(self) -> "GroupedEvents":
+        """The same, with orders that may have been used again as known ones."""
+        sides = (self.upper, self.lower, self.rough_upper, self.rough_lower, self.whole)
+        return GroupedEvents(*(side.told() for side in sides))
+
 
 def distinct(counts: EventCounts) -> int:
     """How many distinct events a ledger has."""

@@ -77,7 +77,11 @@ class Source:
 def source_of_events(
     counts: EventCounts, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> Source:
-    """What the pairs say, and where batches are truncated what the same whole batches say."""
+    """What the pairs say, and where batches are truncated what the same whole batches say.
+
+    Valid when the steps were fixed in advance, as all accountants here but the odometer.
+    """
+    counts = counts.told()
     direct = _source_of_pairs(counts, relation, accept)
     if not any(isinstance(event.sampling, TruncatedPoisson) for event in counts.steps):
         return direct

@@ -1,12 +1,19 @@
 """Lower ends where little is known, and where nothing is."""
 
 import math
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import special
 
 from accounting import Status, guarantee
+from accounting.accountants import best_first
+from accounting.accountants.best_bound import best_bound
+from accounting.accountants.queries import Query
 from accounting.bounds.dominating_pairs import pld_bounds
+from accounting.bounds.event_bounds import NoBoundError
 from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.bounds.lower_bounds import _sampled, lower_bound_pair, lower_bound_units
 from accounting.bounds.renyi_bounds import renyi_bounds
@@ -30,13 +37,21 @@ from accounting.events import (
     WithReplacement,
 )
 from accounting.gaussian import gaussian_delta
-from accounting.guarantees import ACCEPTABLE
-from accounting.pld.certified_composition import delta_floor, epsilon_bracket, epsilon_floor
+from accounting.guarantees import ACCEPTABLE, Bound
+from accounting.pld.certified_composition import (
+    delta_bracket,
+    delta_floor,
+    epsilon_bracket,
+    epsilon_floor,
+)
 from accounting.pld.convex_hull import _leave_in_turn, take_hull
 from accounting.pld.pairs import DensePair, GaussianPair, ReplacedGaussianPair, SampledGaussianPair
 from accounting.pld.replace_one import replaced_delta, replaced_epsilon
+from accounting.privacy_profile import privacy_profile
+from accounting.rounding import Array
 from accounting.shuffling.partial import partial_shuffle_rdp
 from accounting.subsampling.special import fixed_size_special_pair
+from accounting.work_limit import TooMuchWorkError
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 
@@ -252,6 +267,96 @@ def test_an_order_that_is_used_again_is_not_amplified_where_passes_stop_early() 
         "gaussian-per-pass"
     ]
     assert len(renyi_bounds(event(kept), REPLACE_ONE)) == 1
+
+
+FRESH = Shuffle(batch_size=2, steps_per_pass=5, reshuffle=Reshuffle.EACH_PASS, dataset_size=40)
+KEPT = replace(FRESH, reshuffle=Reshuffle.ONCE)
+
+
+@pytest.mark.parametrize("other", [KEPT, Cyclic(batch_size=2, steps_per_pass=5)])
+def test_a_curve_counts_orders_that_may_be_used_again_as_known(other: Sampling) -> None:
+    counts = taken((FRESH, 100), (other, 5))
+    epsilons = np.array([0.2, 2.0])
+    found = privacy_profile(counts, relation=REPLACE_ONE, epsilons=epsilons, accept=ACCEPTABLE)
+    mu = math.sqrt(21)  # twenty passes and one, each a release at sensitivity 2 and noise 2
+    exact = [gaussian_delta(epsilon, mu=mu) for epsilon in epsilons.tolist()]
+    np.testing.assert_allclose(found.upper, exact, rtol=1e-6)
+    assert np.all(found.upper >= np.array(exact) * (1 - 1e-12))
+    alone = privacy_profile(
+        taken((FRESH, 100)), relation=REPLACE_ONE, epsilons=epsilons, accept=ACCEPTABLE
+    )
+    assert np.all(alone.upper < 0.5 * found.upper)
+
+
+def test_beside_many_noises_orders_that_may_be_used_again_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = [(9 + place / 1000, Poisson(sampling_probability=1e-4)) for place in range(401)]
+    spans = [[Span(event=event(sampling), steps=5)] for sampling in (FRESH, KEPT)]
+    spans += [[Span(event=event(sampling, noise), steps=1)] for noise, sampling in many]
+    asked: list[tuple[EventCounts, Query]] = []
+
+    def noted(counts: EventCounts, question: Query) -> Bound:
+        asked.append((counts, question))
+        raise TooMuchWorkError
+
+    monkeypatch.setattr(best_first, "_accountant", lambda _name, _counts: noted)
+    monkeypatch.setattr(best_first, "is_hopeless", lambda *_: False)
+    with suppress(NoBoundError):
+        best_bound(count_events(spans), relation=REPLACE_ONE, delta=1e-5, accountant="pld")
+    rounded = [question.rounded for _, question in asked if question.rounded]
+    assert rounded
+    for each in rounded:
+        for side in (each.upper, each.lower, each.rough_upper, each.rough_lower, each.whole):
+            assert event(FRESH) not in side.passes
+            assert side.passes[event(KEPT)] == 2
+
+
+def test_a_secret_order_that_is_used_twice_costs_more_than_a_secret_and_a_known_one() -> None:
+    # Exact, of 1,000 records with one step: others contribute 1, the record -1 or, as null, 0.
+    records, noise, epsilon = 1000, 1 / math.sqrt(2), 8.0  # of the mean of both answers
+    edges = np.linspace(-12.0, 4.0, 100_001)
+
+    def cells(mean: float) -> Array:
+        below = np.diff(special.ndtr((edges - 1) / noise)) * (1 - 1 / records)
+        return np.asarray(below + np.diff(special.ndtr((edges - mean) / noise)) / records)
+
+    exact = float(np.sum(np.maximum(cells(-1.0) - math.exp(epsilon) * cells(0.0), 0.0)))
+    assert exact == pytest.approx(6.88e-11, rel=1e-2)
+    fresh = Shuffle(
+        batch_size=1, steps_per_pass=1, reshuffle=Reshuffle.EACH_PASS, dataset_size=records
+    )
+    kept = replace(fresh, reshuffle=Reshuffle.ONCE)
+    apart = [
+        unit
+        for sampling in (fresh, kept)
+        for unit in pld_bounds(event(sampling, 1.0), REPLACE_SPECIAL)[0].loss
+    ]
+    assert delta_bracket(apart, epsilon=epsilon, width=1e-3).upper < 0.1 * exact
+    found = privacy_profile(
+        taken((fresh, 1), (kept, 1), noise=1.0),
+        relation=REPLACE_SPECIAL,
+        epsilons=np.array([epsilon]),
+        accept=ACCEPTABLE,
+    )
+    assert exact < found.upper[0]
+
+
+def test_a_single_pass_of_an_order_that_is_kept_is_not_counted_as_many_from_below() -> None:
+    # Twenty orders of their own and one that is kept: no order is known to have been used twice.
+    counts = taken((FRESH, 100), (KEPT, 5))
+    below = lower_bound_units(counts.told(), REPLACE_ONE)
+    assert epsilon_floor(below, delta=1e-2) <= epsilon_floor(
+        lower_bound_units(taken((KEPT, 5)), REPLACE_ONE), delta=1e-2
+    )
+    found = guarantee(counts, relation=REPLACE_ONE, delta=1e-2)
+    assert found.epsilon_lower is not None
+    # Were all orders secret, as they are declared, this would be an upper end.
+    fresh = guarantee(taken((FRESH, 100)), relation=REPLACE_ONE, delta=5e-3, accept=ACCEPTABLE)
+    once = guarantee(taken((KEPT, 5)), relation=REPLACE_ONE, delta=5e-3)
+    assert fresh.epsilon is not None
+    assert once.epsilon is not None
+    assert found.epsilon_lower <= fresh.epsilon + once.epsilon
 
 
 @pytest.mark.no_cover
