@@ -59,8 +59,7 @@ LINES: Final = (
                      " AND NOT i.partial", ' AND i.\\"unique\\"')
     ),
     Line("service/operations/diagnostics/unique_keys.py", "for name in parts if divided else",
-         "for name in",
-         "test_partitions.py::test_a_part_that_lets_a_step_be_recorded_twice_is_found"),
+         "for name in", "test_partitions.py::test_a_part_that_lost_what_protects_it_is_found"),
     # Parts of the entries on PostgreSQL.
     Line("service/storage/partitions.py",
          '    run("LOCK TABLE entries IN ACCESS EXCLUSIVE MODE")\n', "",

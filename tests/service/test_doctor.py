@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from service.storage.tables import INSERT_ONLY, api_keys, datasets, entries, ins
 from service.transparency.signing import Signer
 from tests.conftest import running, without_triggers
 from tests.service.samples import append, event, setup
+from tests.service.schema_changes import after_changes
 
 OTHERS = "0.0.0.0"  # noqa: S104 (an address that others reach)
 Looked = dict[str, Finding]
@@ -91,16 +93,7 @@ Change = Callable[..., Finding]
 @pytest.fixture
 def changed(engine: Engine) -> Change:
     """What is found of the triggers after changes of the schema, which are rolled back."""
-
-    def run(*statements: str) -> Finding:
-        with engine.connect() as connection:
-            for statement in statements:
-                connection.execute(text(statement))
-            found = triggers(connection)
-            connection.rollback()
-        return found
-
-    return run
+    return partial(after_changes, engine, triggers)
 
 
 GONE = {

@@ -1,7 +1,7 @@
 """Entries in several tables of PostgreSQL: the same facts, held as they were in one."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +17,7 @@ from service.cli.main import app
 from service.errors import StartupError
 from service.operations import backup
 from service.operations.diagnostics.database import triggers
-from service.operations.diagnostics.result import Level
+from service.operations.diagnostics.result import Finding, Level
 from service.operations.diagnostics.unique_keys import unique_keys
 from service.settings import Settings
 from service.storage import bulk, migrations
@@ -28,6 +28,7 @@ from service.transparency.verification.ledger import verify
 from tests.conftest import AS_ADMIN, running
 from tests.service.dumps import dump
 from tests.service.samples import BUDGET, append, dataset, event, run
+from tests.service.schema_changes import after_changes
 
 PARTS = 4
 NUMBERS = range(8)
@@ -187,28 +188,27 @@ def test_each_part_refuses_what_the_table_did(divided: Engine) -> None:
         assert "fk_entries_run_id" in refused(divided, same.format(nowhere, "leaf"))
 
 
-def test_a_part_without_its_trigger_is_found(divided: Engine) -> None:
-    with transaction(divided) as connection:
-        connection.execute(text("DROP TRIGGER entries_02_insert_only ON entries_02"))
-    with snapshot(divided) as connection:
-        found = triggers(connection)
-    assert (found.level, found.found) == (
-        Level.FAIL,
-        "missing or changed: entries_02_insert_only",
-    )
-
-
-def test_a_part_that_lets_a_step_be_recorded_twice_is_found(divided: Engine) -> None:
-    with snapshot(divided) as connection:
-        assert unique_keys(connection).level is Level.OK
-    with transaction(divided) as connection:
-        connection.execute(text("DROP INDEX entries_02_branch_id_first_step_idx"))
-    with snapshot(divided) as connection:
-        found = unique_keys(connection)
-    assert (found.level, found.found) == (
-        Level.FAIL,
-        "missing: entries_02 (branch_id, first_step)",
-    )
+@pytest.mark.parametrize(
+    ("look", "statement", "missing"),
+    [
+        (
+            triggers,
+            "DROP TRIGGER entries_02_insert_only ON entries_02",
+            "missing or changed: entries_02_insert_only",
+        ),
+        (
+            unique_keys,
+            "DROP INDEX entries_02_branch_id_first_step_idx",
+            "missing: entries_02 (branch_id, first_step)",
+        ),
+    ],
+)
+def test_a_part_that_lost_what_protects_it_is_found(
+    divided: Engine, look: Callable[[Connection], Finding], statement: str, missing: str
+) -> None:
+    assert after_changes(divided, look).level is Level.OK
+    found = after_changes(divided, look, statement)
+    assert (found.level, found.found) == (Level.FAIL, missing)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What the doctor says of a database that no longer refuses a second row."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from service.operations.diagnostics.unique_keys import unique_keys
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect
+from tests.service.schema_changes import after_changes
 
 STEPS = "entries (branch_id, first_step)"
 DROPPED = "DROP INDEX ix_entries_branch_id_first_step"
@@ -52,16 +54,7 @@ Change = Callable[..., Finding]
 @pytest.fixture
 def changed(engine: Engine) -> Change:
     """What is found of the keys after changes of the schema, which are rolled back."""
-
-    def run(*statements: str) -> Finding:
-        with engine.connect() as connection:
-            for statement in statements:
-                connection.execute(text(statement))
-            found = unique_keys(connection)
-            connection.rollback()
-        return found
-
-    return run
+    return partial(after_changes, engine, unique_keys)
 
 
 def test_a_key_that_is_no_longer_unique_is_named(engine: Engine, changed: Change) -> None:

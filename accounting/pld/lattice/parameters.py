@@ -116,14 +116,15 @@ def atoms(pair: Pair, direction: Direction) -> list[float]:
             return []
 
 
+_LARGE: Final = 700.0  # exponents from here on overflow
+
+
 def _sampled_loss(q: float, edge: float) -> float:
     """log(1 - q + q e^edge), which neither overflows nor meets the logarithm of zero."""
     if edge > _LARGE:
         return edge + math.log(q + (1 - q) * math.exp(-edge))
     return edge if q == 1 and edge < 0 else math.log1p(q * math.expm1(edge))
 
-
-_LARGE: Final = 700.0  # exponents from here on overflow
 
 # An atom lies this much above its lattice point, relatively: enough that the profile between the
 # two is known to a few digits, too little to matter.

@@ -144,7 +144,7 @@ def append(work: UnitOfWork, asked: Append, *, moment: datetime) -> dict[str, An
     if fresh:
         verdict = _take(work, state, run, branch, fresh, asked, moment)
     else:
-        beyond = any(held.scope.overdrawn for held in scopes_of(state, run))
+        beyond = any(held.scope.answer()["overdrawn"] for held in scopes_of(state, run))
         verdict = _OVERDRAFT if beyond else _WITHIN
     accepted = sum(part.steps for part in fresh)
     return {

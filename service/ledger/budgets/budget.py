@@ -121,14 +121,6 @@ class EnforcedBudget:
         """Whether the sums are within the budget."""
         return self.accumulator.reading(sums.held).admitted
 
-    @property
-    def overdrawn(self) -> bool:
-        """Whether what is recorded is beyond the limit."""
-        return self.planned is None and self._overdrawn(self.accumulator.sums())
-
-    def _overdrawn(self, sums: Totals) -> bool:
-        return any(sums.spent) and not self.accumulator.reading(sums.spent).admitted
-
     def answer(self, sums: Totals | None = None, *, items: bool = False) -> dict[str, Any]:
         """The budget's state at these sums, a BudgetAnswer; of an envelope with its items."""
         if self.planned is not None:  # the whole plan is spent from the beginning
@@ -141,7 +133,7 @@ class EnforcedBudget:
             "spent": spent.epsilon if math.isfinite(spent.epsilon) else None,
             "reserved": held.epsilon - spent.epsilon if math.isfinite(held.epsilon) else None,
             "remaining": self._remaining(sums.held, held),
-            "overdrawn": self._overdrawn(sums),
+            "overdrawn": any(sums.spent) and not spent.admitted,
             **_shares(spent.share, held.share),
             **self._envelope(sums, items=items),
         }
