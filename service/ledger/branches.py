@@ -1,6 +1,6 @@
 """Branches: a resume, rewind or fork of a run, and whose steps it shares."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, insert, select
@@ -8,6 +8,8 @@ from sqlalchemy import Connection, Row, bindparam, insert, select
 from accounting.event_counts import UNPLACED
 from service.clock import now
 from service.errors import BranchExistsError, ConflictError, NotFoundError, OutOfSequenceError
+from service.ledger.append.state import budgets_of, raise_budget_alerts
+from service.ledger.append.unit_of_work import DatasetCache, UnitOfWork
 from service.ledger.budgets.pass_positions import opening_place, position_of
 from service.ledger.log.leaves import Act, append_leaves
 from service.ledger.log.row_records import build_log_records
@@ -21,6 +23,7 @@ from service.ledger.lookups import (
     lock_run,
 )
 from service.ledger.views import branch_answer
+from service.schemas.event_codec import MAIN
 from service.schemas.ledger_document import CONTINUED
 from service.schemas.requests import NewBranch
 from service.schemas.responses import BranchAnswer
@@ -70,6 +73,7 @@ def create_branch(
     if created:
         origin = _origin(found, new)
         takes = _takes_pass(connection, origin, new)
+        shares = _shares(_opened(connection, run.name), run.name) if takes else {}
         insert_branch(
             connection,
             run.id,
@@ -95,6 +99,8 @@ def create_branch(
         append_leaves(
             connection, dataset.id, happened + _continued(connection, run, dataset.id, by)
         )
+        if takes:
+            _raise_alerts(connection, run.name, shares)
     (branch,) = [one for one in found if one.name == new.name]
     if branch.writer != new.writer:
         raise BranchExistsError("Another process opened this branch; choose another name.")
@@ -104,6 +110,25 @@ def create_branch(
     if (branch.order, branch.noise) != (new.order, new.noise):
         raise ConflictError("This writer opened the branch with another order or other noise.")
     return answer, created
+
+
+def _opened(connection: Connection, run_name: str) -> UnitOfWork:
+    return DatasetCache().open(connection, [(run_name, MAIN)])
+
+
+def _shares(work: UnitOfWork, run_name: str) -> dict[str, float]:
+    """The share of capacity that is charged of each budget that a run's steps count in. Upper."""
+    return {scope.name: scope.share for _, scope in budgets_of(*work.run(run_name))}
+
+
+def _raise_alerts(connection: Connection, run_name: str, before: Mapping[str, float]) -> None:
+    """Tell of each budget that steps exceed from now on which were within it before."""
+    work = _opened(connection, run_name)
+    state, run = work.run(run_name)
+    for _, scope in budgets_of(state, run):
+        scope.told = before[scope.name]
+    raise_budget_alerts(state, run)
+    work.write()
 
 
 def _continued(connection: Connection, run: Row[Any], dataset_id: int, by: str | None) -> list[Act]:

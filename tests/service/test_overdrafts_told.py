@@ -5,11 +5,12 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from service.ledger import incidents
 from service.ledger.incidents import Incident, Kind
-from tests.service.samples import append
+from tests.service.logs import require_logged
+from tests.service.samples import WRITER, append, dataset, event, run
 from tests.service.test_settings_changes import HIGHER, URL, change, limited, step, used
 
 __all__ = ["limited", "used"]  # fixtures
@@ -84,3 +85,42 @@ def test_an_overdraft_that_a_raised_limit_ended_does_not_tell_of_the_next(
         change(used, 3, budget={"epsilon": 0.2, "delta": 1e-5})
     assert change(used, 4, frozen=True).status_code == 200
     assert kinds_told(used)[-1] == "overdraft"
+
+
+def test_a_branch_that_takes_a_pass_whose_steps_were_corrected_tells_of_an_overdraft(
+    api: httpx.Client, engine: Engine
+) -> None:
+    """In the dataset, in what that was made from, and in the run."""
+    null, limit = {"neighboring_relation": "replace_special"}, {"epsilon": 1.2, "delta": 1e-5}
+    child = {"parents": ["data"], "rows_per_parent_record": "exactly_one"}
+    for given in (dataset("data", budget=limit), dataset("made", budget=limit) | child):
+        assert api.post("/v1/datasets", json=given | null).status_code == 201
+    asked = run(dataset="made", budget=limit)
+    assert api.post("/v1/runs", json=asked).status_code == 201
+    cyclic = {"kind": "cyclic", "batch_size": 6000, "steps_per_pass": 10}
+    loud, louder = ({"kind": "gaussian", "noise_multiplier": noise} for noise in (9.0, 7.0))
+    assert append(api, event(0, 4, mechanism=loud, sampling=cyclic)).status_code == 201
+    wrong = {"first_step": 1, "steps": 2, "reason": "the noise was less"}
+    corrected = wrong | {"mechanism": louder, "sampling": cyclic}
+    assert api.post("/v1/runs/run/corrections", json=corrected).status_code == 201
+
+    def told(name: str) -> list[tuple[str, str]]:
+        found = api.get(f"/v1/datasets/{name}/incidents").json()["incidents"]
+        return [(one["kind"], one["detail"]["scope"]) for one in found if "scope" in one["detail"]]
+
+    def overdrawn(name: str) -> bool:
+        return bool(api.get(f"/v1/datasets/{name}").json()["budget"]["overdrawn"])
+
+    assert not any(map(overdrawn, ("data", "made")))
+    branch = {"name": "next", "writer": WRITER, "from_step": 4, "order": "continued"}
+    assert api.post("/v1/runs/run/branches", json=branch).status_code == 201
+    assert all(map(overdrawn, ("data", "made")))
+    own = [(kind, scope) for kind, scope in told("made") if kind == "overdraft"]
+    assert own == [("overdraft", "dataset:made"), ("overdraft", "run:run")]
+    assert told("data")[-1] == ("overdraft", "dataset:data")
+    before = told("made"), told("data")
+    more = append(api, event(4, 1, mechanism=louder, sampling=cyclic), branch="next")
+    assert more.json()["verdict"] == "overdraft"
+    assert (told("made"), told("data")) == before
+    with engine.connect() as connection:
+        require_logged(connection)

@@ -323,13 +323,17 @@ class PendingChanges:
         return in_dataset, in_run
 
 
-def raise_budget_alerts(state: DatasetState, run: RunState) -> None:
-    """Note each budget whose share of capacity passed a threshold, or 1, since the last look."""
+def budgets_of(state: DatasetState, run: RunState) -> list[tuple[DatasetState, EnforcedBudget]]:
+    """List the budgets that a run's steps count in, each with the dataset that tells of it."""
     scopes = [(state, state.scope), (state, run.scope)]
     scopes += [(ancestor, ancestor.scope) for ancestor, _ in state.ancestors]
-    for home, scope in scopes:
-        if scope is not None:
-            _compare(home, run, scope)
+    return [(home, scope) for home, scope in scopes if scope is not None]
+
+
+def raise_budget_alerts(state: DatasetState, run: RunState) -> None:
+    """Note each budget whose share of capacity passed a threshold, or 1, since the last look."""
+    for home, scope in budgets_of(state, run):
+        _compare(home, run, scope)
 
 
 def _compare(home: DatasetState, run: RunState, scope: EnforcedBudget) -> None:
@@ -359,5 +363,6 @@ def _note(
         dataset_id=home.id, run_id=run.id, kind=kind, sequence=home.head, detail=detail
     )
     home.notes.incidents.append(happened)
+    home.notes.touched = True
     if kind is Kind.OVERDRAFT:
         home.note([overdraft_act(happened, run=run.name)])
