@@ -323,6 +323,6 @@ def test_what_an_act_says_is_shown_where_it_is_short(
 ) -> None:
     setup(api)
     text = page(api, "/log", {"kind": "dataset"})
-    assert "dataset size 60000 · name data · neighboring relation" in words(text)
+    assert "data was registered with 60,000 records; the privacy unit is example." in words(text)
     monkeypatch.setattr("service.web.dashboard.pages.audit_log.ACT_CHARACTERS", 10)
     assert "characters; the API has all of it" in words(page(api, "/log", {"kind": "dataset"}))

@@ -16,6 +16,7 @@ from service.storage.engine import snapshot
 from service.storage.tables import acts, datasets
 from service.web.dashboard import listing
 from service.web.dashboard.listing import Listed
+from service.web.dashboard.pages.act_sentences import act_sentence
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageAdmin
 from service.web.parameters import Database
@@ -24,7 +25,7 @@ from service.web.strict_requests import expensive
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 ACT_CHARACTERS: Final = 2_000  # characters of what an act says that the page shows
 FILED_CHARACTERS: Final = 10_000  # and the file
-_WORDS_MAX: Final = 200  # characters of an act in a line
+_LINE_MAX: Final = 300  # characters of an act in a line
 _KINDS: Final = [("", "any"), *((kind, words(kind).lower()) for kind in KINDS)]
 _HEADS: Final = (
     "acted_at", "act", "key", "dataset", "position", "after_sequence", "characters", "content",
@@ -101,22 +102,9 @@ def _content(row: Row[Any]) -> tuple[str, str]:
     if row.content is None:
         return f"{row.characters:,} characters", ""
     said = json.loads(row.content)
-    line = " · ".join(
-        f"{name.replace('_', ' ')} {_short(value)}"
-        for name, value in said.items()
-        if isinstance(value, str | int | float) and value != "" and not _is_plain(name)
-    )
-    shown = line if len(line) <= _WORDS_MAX else f"{line[:_WORDS_MAX]}…"
-    return shown or "no details", json.dumps(said, indent=1, ensure_ascii=False)
-
-
-def _is_plain(name: str) -> bool:
-    """Whether other columns say it, or hardly any reader wants to know it at a glance."""
-    return name.endswith("_at") or name in ("by", "writer", "digest")
-
-
-def _short(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    line = act_sentence(row.kind, said) or "Not readable as an act of its kind."
+    shown = line if len(line) <= _LINE_MAX else f"{line[:_LINE_MAX]}…"
+    return shown, json.dumps(said, indent=1, ensure_ascii=False)
 
 
 @router.get("/log.csv")
