@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, bindparam, insert, select
 from accounting.event_counts import UNPLACED
 from service.clock import now
 from service.errors import BranchExistsError, ConflictError, NotFoundError, OutOfSequenceError
-from service.ledger.append.state import budgets_of, raise_budget_alerts
+from service.ledger.append.state import enforced_budgets, raise_budget_alerts
 from service.ledger.append.unit_of_work import DatasetCache, UnitOfWork
 from service.ledger.budgets.pass_positions import opening_place, position_of
 from service.ledger.log.leaves import Act, append_leaves
@@ -118,14 +118,14 @@ def _opened(connection: Connection, run_name: str) -> UnitOfWork:
 
 def _shares(work: UnitOfWork, run_name: str) -> dict[str, float]:
     """The share of capacity that is charged of each budget that a run's steps count in. Upper."""
-    return {scope.name: scope.share for _, scope in budgets_of(*work.run(run_name))}
+    return {scope.name: scope.share for _, scope in enforced_budgets(*work.run(run_name))}
 
 
 def _raise_alerts(connection: Connection, run_name: str, before: Mapping[str, float]) -> None:
     """Tell of each budget that steps exceed from now on which were within it before."""
     work = _opened(connection, run_name)
     state, run = work.run(run_name)
-    for _, scope in budgets_of(state, run):
+    for _, scope in enforced_budgets(state, run):
         scope.told = before[scope.name]
     raise_budget_alerts(state, run)
     work.write()

@@ -10,7 +10,7 @@ from service.transparency.certificates.envelope import sealed
 from service.transparency.certificates.html import certificate_page
 from service.transparency.signing import Signer
 from tests.service.certifying import certificate_of, said, signer_of, signing
-from tests.service.samples import append, event, setup
+from tests.service.samples import Json, append, event, setup
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +76,35 @@ def test_a_page_never_shows_an_upper_bound_below_itself(raw: bytes, signer: Sign
     page = certificate_page(sealed(certificate, signer))
     assert "1.23457" in page
     assert "1.23456<" in page
+
+
+def warnings(certificate: Json, signer: Signer) -> list[str]:
+    page = certificate_page(sealed(certificate, signer))
+    return [part.partition("</p>")[0] for part in page.split('<p class="loud">')[1:]]
+
+
+def test_a_run_that_samples_otherwise_or_that_an_audit_contradicts_is_told_at_the_top(
+    raw: bytes, signer: Signer
+) -> None:
+    certificate = said(raw)
+    for one in certificate["standing"]:
+        one |= {"sampling_status": "detected", "audits": []}
+    before = warnings(certificate, signer)
+    certificate["standing"][0]["sampling_status"] = "contradicted"
+    (found,) = set(warnings(certificate, signer)) - set(before)
+    assert found.startswith("Epsilon may be TOO LOW: the code of run run was seen to sample")
+    certificate["standing"][0] |= {"sampling_status": "declared"}
+    told = said(raw)["standing"][0]["audits"]
+    assert told
+    certificate["standing"][0]["audits"] = [told[0] | {"contradicts": True}]
+    (found,) = set(warnings(certificate, signer)) - set(before)
+    assert found == "Epsilon is TOO LOW: an audit of run run contradicts it."
+
+
+def test_a_page_says_in_words_what_the_file_says_in_names(raw: bytes) -> None:
+    visible = certificate_page(raw).partition("<h2>How to check it</h2>")[0]
+    table = visible.partition("<h2>Theorems</h2>")[0]
+    assert "Add or remove one" in table
+    assert "best of these" in table
+    names = ("add_or_remove_one", "sampling_contradicted", "independent_gaussian_noise", ">rdp<")
+    assert [name for name in names if name in table] == []

@@ -323,7 +323,9 @@ class PendingChanges:
         return in_dataset, in_run
 
 
-def budgets_of(state: DatasetState, run: RunState) -> list[tuple[DatasetState, EnforcedBudget]]:
+def enforced_budgets(
+    state: DatasetState, run: RunState
+) -> list[tuple[DatasetState, EnforcedBudget]]:
     """List the budgets that a run's steps count in, each with the dataset that tells of it."""
     scopes = [(state, state.scope), (state, run.scope)]
     scopes += [(ancestor, ancestor.scope) for ancestor, _ in state.ancestors]
@@ -332,7 +334,7 @@ def budgets_of(state: DatasetState, run: RunState) -> list[tuple[DatasetState, E
 
 def raise_budget_alerts(state: DatasetState, run: RunState) -> None:
     """Note each budget whose share of capacity passed a threshold, or 1, since the last look."""
-    for home, scope in budgets_of(state, run):
+    for home, scope in enforced_budgets(state, run):
         _compare(home, run, scope)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, Final
 
-from service.formatting import lower, upper
+from service.formatting import accountant_words, count, lower, upper, words
 
 _STYLE: Final = (
     "body{font:15px/1.45 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
@@ -38,15 +38,15 @@ def certificate_page(raw: bytes) -> str:
         _rows(_subject(said)),
         "<h2>What is proved</h2>",
         _table(
-            ("delta", "accountant", "epsilon at least", "epsilon at most", "theorem", "status",
+            ("delta", "epsilon at most", "epsilon at least", "accountant", "theorem", "status",
              "assumptions"),
             (_statement(one) for one in said["statements"]),
         ),
         "<h2>Runs</h2>",
         _table(
-            ("run", "state", "sampling", "outside", "beyond a limit", "reserved beyond it", "by",
-             "appended by", "corrections", "branches",
-             "releases"),
+            ("run", "state", "sampling", "not covered", "steps beyond a limit",
+             "steps reserved beyond it", "registered by", "steps sent by", "corrections",
+             "branches", "shown iterates"),
             (_standing(one) for one in said["standing"]),
         ),
         _part("Audits", ("run", "audit", "guessed right", "epsilon at least", "at level",
@@ -54,9 +54,11 @@ def certificate_page(raw: bytes) -> str:
               (row for one in said["standing"] for row in _audited(one))),
         _part("Known defects of libraries", ("run", "advisory", "version", "consequence", "source"),
               (_advisory(one) for one in said["advisories"])),
-        _part("Restatements", ("at", "by version", "delta", "accountant", "was", "is"),
+        _part("Restatements", ("at", "by version", "delta", "accountant", "epsilon was",
+                               "epsilon is"),
               (row for one in said["restatements"] for row in _restated(one))),
-        _part("Incidents", ("run", "kind", "count", "first", "last"), _incidents(facts)),
+        _part("Incidents", ("run", "kind", "count", "first at entry", "last at entry"),
+              _incidents(facts)),
         _part("Limits", ("revision", "epsilon", "delta", "accepted", "reason", "from", "set by",
                          "asked for by"),
               (_limit(one) for one in facts["dataset"]["limits"])),
@@ -98,7 +100,9 @@ def _part(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> st
 
 
 def _rows(pairs: Iterable[tuple[str, Any]]) -> str:
-    body = "".join(f"<tr><th>{escape(name)}</th>{_cell(value)}</tr>" for name, value in pairs)
+    body = "".join(
+        f"<tr><th>{escape(name)}</th>{_cell(value)}</tr>" for name, value in pairs if value
+    )
     return f"<table>{body}</table>"
 
 
@@ -112,6 +116,14 @@ def _warnings(said: dict[str, Any]) -> str:
     ]
     if said["advisories"]:
         lines.append("A known defect of a library may have made the record wrong; see below.")
+    for one in said["standing"]:
+        if one["sampling_status"] == "contradicted":
+            lines.append(
+                f"Epsilon may be TOO LOW: the code of run {one['run']} was seen to sample "
+                "otherwise than declared. It holds for the steps as recorded and corrected."
+            )
+        if any(audit["contradicts"] for audit in one["audits"]):
+            lines.append(f"Epsilon is TOO LOW: an audit of run {one['run']} contradicts it.")
     return "".join(f'<p class="loud">{escape(line)}</p>' for line in lines)
 
 
@@ -120,11 +132,11 @@ def _subject(said: dict[str, Any]) -> list[tuple[str, Any]]:
     return [
         ("dataset", dataset["name"]),
         ("one record is", dataset["privacy_unit"]),
-        ("records", str(dataset["dataset_size"])),
-        ("neighbouring relation", dataset["neighboring_relation"]),
+        ("records", count(dataset["dataset_size"])),
+        ("neighbouring relation", words(dataset["neighboring_relation"])),
         ("made from", dataset["parents"]),
-        ("steps", str(said["statements"][0]["steps"])),
-        ("as of entry", str(facts["sequence"])),
+        ("steps", count(said["statements"][0]["steps"])),
+        ("as of entry", count(facts["sequence"])),
         ("model SHA-256", said["model_sha256"]),
         ("issued", said["issued_at"]),
         ("computed by", ", ".join(f"{name} {text}" for name, text in said["versions"].items())),
@@ -136,17 +148,23 @@ def _statement(one: dict[str, Any]) -> tuple[Any, ...]:
     most = one["reason"] if one["epsilon"] is None else upper(one["epsilon"])
     least = "" if one["epsilon_lower"] is None else lower(one["epsilon_lower"])
     return (
-        repr(one["delta"]), one["accountant"] + held, least, most, one["bound"], one["status"],
-        one["assumptions"],
+        repr(one["delta"]), most, least, _accountant(one["accountant"]) + held, one["bound"],
+        one["status"],
+        [words(named).lower() for named in one["assumptions"]],
     )  # fmt: skip
 
 
+def _accountant(name: str) -> str:
+    return "best of these" if name == "best" else accountant_words(name)
+
+
 def _standing(one: dict[str, Any]) -> tuple[Any, ...]:
-    outside = [f"{each['kind']} of {each['branch']}" for each in one["outside_guarantee"]]
+    outside = [f"{words(each['kind']).lower()} of {each['branch']}"
+               for each in one["outside_guarantee"]]  # fmt: skip
     return (
-        one["run"], one["state"], one["sampling_status"], outside, one["steps_beyond_a_limit"],
-        one["steps_reserved_beyond_a_limit"], one["by"], one["appended_by"],
-        one["corrections"], one["branches"], one["releases"],
+        one["run"], words(one["state"] or "").lower(), one["sampling_status"], outside,
+        one["steps_beyond_a_limit"], one["steps_reserved_beyond_a_limit"], one["by"],
+        one["appended_by"], one["corrections"], one["branches"], one["releases"],
     )  # fmt: skip
 
 
@@ -168,7 +186,7 @@ def _restated(one: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [
         (
             one["log"]["acted_at"], one["core_version"],
-            repr(change["delta"]), change["accountant"],
+            repr(change["delta"]), _accountant(change["accountant"]),
             repr(change["old"]["epsilon"]), repr(change["new"]["epsilon"]),
         )
         for change in one["changes"]
@@ -180,7 +198,7 @@ def _incidents(facts: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
         for run in home["runs"]:
             for one in run["incidents"]:
                 yield (
-                    run["ledger"]["run"], one["kind"], one["count"], one["first_sequence"],
+                    run["ledger"]["run"], words(one["kind"]), one["count"], one["first_sequence"],
                     one["last_sequence"],
                 )  # fmt: skip
 
@@ -197,7 +215,7 @@ def _approved_changes(facts: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
         for run in home["runs"]:
             for one in run.get("approved_changes", ()):
                 yield (
-                    run["ledger"]["run"], one["kind"], one["reservation"], one["branch"],
+                    run["ledger"]["run"], words(one["kind"]), one["reservation"], one["branch"],
                     one["first_step"], one["steps"], one["reason"], one["approved_at"],
                     one["approved_by"], one["requested_by"],
                 )  # fmt: skip

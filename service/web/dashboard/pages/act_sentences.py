@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from service.formatting import count, many, moment, plain, upper, words
 
-Content = Mapping[str, Any]
+_Content = Mapping[str, Any]
 
 
-def act_sentence(kind: str, content: Content) -> str | None:
+def act_sentence(kind: str, content: _Content) -> str | None:
     """Say what an act says in a sentence; None where its content is not that of its kind.
 
     Args:
@@ -21,12 +21,12 @@ def act_sentence(kind: str, content: Content) -> str | None:
         return None  # a row that was tampered with is shown, too
 
 
-def _because(content: Content) -> str:
+def _because(content: _Content) -> str:
     reason = content.get("reason")
     return f", because: {reason}" if reason else "."
 
 
-def _place(content: Content) -> str:
+def _place(content: _Content) -> str:
     """Where steps are: the branch only if it is not the one that every run begins with."""
     branch = content["branch"]
     return str(content["run"]) if branch == "main" else f"{content['run']}, branch {branch}"
@@ -38,11 +38,11 @@ def _steps(first: int, steps: int) -> str:
     return f"steps {count(first)} to {count(first + steps - 1)}"
 
 
-def _appends(content: Content) -> str:
+def _appends(content: _Content) -> str:
     return f"Key {content['key'] or 'none'} records the steps of {_place(content)} from here on."
 
 
-def _branch(content: Content) -> str:
+def _branch(content: _Content) -> str:
     if content["from_branch"] is None:
         return f"Opened with the run {content['run']}."
     begin = f"continues {content['from_branch']} from step {count(content['from_step'])}"
@@ -50,78 +50,78 @@ def _branch(content: Content) -> str:
     return f"{_place(content)}: {begin}{order if content['order'] else ''}."
 
 
-def _certificate(content: Content) -> str:
+def _certificate(content: _Content) -> str:
     subject = content["subject"]
     return (
         f"Issued for the {subject['kind']} {subject['name']}, by version {content['core_version']}."
     )
 
 
-def _certificate_facts(content: Content) -> str:
+def _certificate_facts(content: _Content) -> str:
     return f"Facts that certificates name by their digest, {content['sha256'][:12]}…"
 
 
-def _change_request(content: Content) -> str:
+def _change_request(content: _Content) -> str:
     of = f" of {content['target']}" if content["target"] else ""
     asked = f"{content['person']} asks for a change ({words(content['of_kind']).lower()}{of})"
     return f"{asked}{_because(content)}"
 
 
-def _change_decision(content: Content) -> str:
+def _change_decision(content: _Content) -> str:
     kind, asked_by = words(content["of_kind"]).lower(), content["requested_by_person"]
     said = f"The change that {asked_by} asked for ({kind}) was {content['decision']}"
     return f"{said} by {content['person']}{_because(content)}"
 
 
-def _copied(content: Content) -> str:
+def _copied(content: _Content) -> str:
     return f"A copy of ledger {content['from']} got an identity of its own{_because(content)}"
 
 
-def _correction(content: Content) -> str:
+def _correction(content: _Content) -> str:
     event, steps = content["event"], _steps(content["first_step"], content["steps"])
     kinds = (words(event[part]["kind"]).lower() for part in ("mechanism", "sampling"))
     return f"{_place(content)}: {steps} ran as {', '.join(kinds)}{_because(content)}"
 
 
-def _dataset(content: Content) -> str:
+def _dataset(content: _Content) -> str:
     size, unit = count(content["dataset_size"]), content["privacy_unit"]
     return f"{content['name']} was registered with {size} records; the privacy unit is {unit}."
 
 
-def _finding(content: Content) -> str:
+def _finding(content: _Content) -> str:
     about = words(content["of_kind"]).lower()
     return f"A finding about the {about} of {_place(content)}: {content['claim']}."
 
 
-def _incident_note(content: Content) -> str:
+def _incident_note(content: _Content) -> str:
     about = f"{words(content['of_kind'])} of {moment(content['occurred_at'])}"
     to = f" to {content['assignee']}" if content["assignee"] else ""
     text = f": {content['text']}" if content["text"] else "."
     return f"{about}: {words(content['action']).lower()}{to}{text}"
 
 
-def _key_created(content: Content) -> str:
+def _key_created(content: _Content) -> str:
     of = content["datasets"]
     reach = "every dataset" if of is None else ", ".join(of) or "no dataset"
     return f"{content['name']}, {content['scope']}, of {content['person']}, for {reach}."
 
 
-def _key_rotated(content: Content) -> str:
+def _key_rotated(content: _Content) -> str:
     until = moment(content["previous_until"])
     return f"{content['name']} has a new secret; the one before works until {until}."
 
 
-def _key_revoked(content: Content) -> str:
+def _key_revoked(content: _Content) -> str:
     return f"{content['name']} works no more{_because(content)}"
 
 
-def _lineage(content: Content) -> str:
+def _lineage(content: _Content) -> str:
     most = "exactly one row" if content["exactly_one"] else None
     rows = most or f"at most {many(content['most_rows'], 'row')}"
     return f"Made from {content['ancestor']}: each of its records has {rows} here."
 
 
-def _overdraft(content: Content) -> str:
+def _overdraft(content: _Content) -> str:
     detail = content["detail"]
     kind, _, name = detail["scope"].partition(":")
     after = f" by run {content['run']}" if content["run"] else ""
@@ -129,55 +129,55 @@ def _overdraft(content: Content) -> str:
     return f"The limit of the {kind} {name} is exceeded{after}: {gone} of {plain(detail['limit'])}."
 
 
-def _reconciled(content: Content) -> str:
+def _reconciled(content: _Content) -> str:
     return "Recovery ended: the ledger accepts every write again."
 
 
-def _recovering(content: Content) -> str:
+def _recovering(content: _Content) -> str:
     return f"Steps that were lost may be sent again{_because(content)}"
 
 
-def _release(content: Content) -> str:
+def _release(content: _Content) -> str:
     return f"The parameters of {_place(content)} after step {count(content['step'])} were shown."
 
 
-def _reservation(content: Content) -> str:
+def _reservation(content: _Content) -> str:
     held = _steps(content["first_step"], content["steps"])
     until = moment(content["expires_at"])
     return f"{content['name']} holds {held} of {_place(content)} until {until}."
 
 
-def _reservation_end(content: Content) -> str:
+def _reservation_end(content: _Content) -> str:
     end = f"from step {count(content['end_step'])} on"
     return f"{content['name']} of {_place(content)} is {content['state']} {end}{_because(content)}"
 
 
-def _restatement(content: Content) -> str:
+def _restatement(content: _Content) -> str:
     about, core = content["about"], content["core_version"]
     return f"Version {core} recomputed a certificate of the {about['kind']} {about['name']}."
 
 
-def _restored(content: Content) -> str:
+def _restored(content: _Content) -> str:
     taken = moment(content["taken_at"])
     return f"Restored from the backup of {taken}, which has {count(content['entries'])} entries."
 
 
-def _run(content: Content) -> str:
+def _run(content: _Content) -> str:
     limit = content["budget_epsilon"]
     own = f", with a budget of ε {plain(limit)} of its own" if limit is not None else ""
     return f"{content['name']} was registered{own}."
 
 
-def _run_state(content: Content) -> str:
+def _run_state(content: _Content) -> str:
     again = ", with steps recorded after its end" if content["reopened"] else ""
     return f"{content['run']} is {words(content['state']).lower()}{again}."
 
 
-def _run_end_reason(content: Content) -> str:
+def _run_end_reason(content: _Content) -> str:
     return f"{content['run']} was closed as {words(content['state']).lower()}{_because(content)}"
 
 
-def _settings(content: Content) -> str:
+def _settings(content: _Content) -> str:
     epsilon, delta = content["budget_epsilon"], content["budget_delta"]
     limit = "No limit" if epsilon is None else f"Limit ε {plain(epsilon)} at δ = {plain(delta)}"
     frozen = ", frozen" if content["frozen"] else ""
@@ -185,11 +185,11 @@ def _settings(content: Content) -> str:
     return f"{limit}{frozen}{' from the beginning.' if begun else _because(content)}"
 
 
-def _suspended(content: Content) -> str:
+def _suspended(content: _Content) -> str:
     return f"The ledger accepts no writes{_because(content)}"
 
 
-_SENTENCES: Final[Mapping[str, Callable[[Content], str]]] = {
+_SENTENCES: Final[Mapping[str, Callable[[_Content], str]]] = {
     "appends": _appends,
     "branch": _branch,
     "certificate": _certificate,
