@@ -22,10 +22,10 @@ def failed(message: str, code: int = 2) -> typer.Exit:
 
 
 def failed_to_start(error: Exception) -> typer.Exit:
-    """A refusal at start-up; for a database that does not open, with its own words."""
+    """A refusal at start-up; for a database that does not answer, with its own words."""
     if isinstance(error, UnavailableError):
         words = " ".join(str(getattr(error.__cause__, "orig", error)).split())
-        return failed(f"The database cannot be opened: {words}")
+        return failed(f"The database cannot be used: {words}")
     return failed(str(error))
 
 

@@ -175,7 +175,7 @@ def test_a_server_that_is_only_read_from_is_not_served_from(postgres: Postgres) 
     )
     try:
         serve = ["serve", "--port", "0", "--database", postgres.url]
-        assert "cannot be opened" in cause(CliRunner().invoke(app, serve))
+        assert "cannot be used" in cause(CliRunner().invoke(app, serve))
     finally:
         postgres.execute(
             "SET default_transaction_read_only = off",
