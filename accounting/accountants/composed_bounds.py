@@ -51,8 +51,8 @@ from accounting.pld.certified_composition import (
     delta_bracket,
     epsilon_bracket,
 )
-from accounting.pld.contour.parameters import Units
 from accounting.pld.lattice.lattice_bounds import End
+from accounting.pld.pairs import Units
 from accounting.pld.replace_one import replaced_delta, replaced_epsilon
 from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS

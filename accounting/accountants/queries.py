@@ -15,7 +15,7 @@ from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Bound, Status, weakest
 from accounting.pld.certified_composition import WIDTH, epsilon_floor
-from accounting.pld.contour.parameters import Units
+from accounting.pld.pairs import Units
 from accounting.theorem import Theorem
 from accounting.work_limit import attempted, left
 

@@ -49,7 +49,6 @@ from accounting.events import (
 )
 from accounting.gaussian import gaussian_dp
 from accounting.guarantees import Assumption, Status
-from accounting.pld.contour.parameters import Units
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -57,6 +56,7 @@ from accounting.pld.pairs import (
     Pair,
     SampledGaussianPair,
     SymmetricPair,
+    Units,
 )
 from accounting.renyi.declared import approximate_dp_rdp
 from accounting.renyi.laplace import laplace_rdp, poisson_laplace_rdp

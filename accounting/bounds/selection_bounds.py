@@ -27,7 +27,7 @@ from accounting.events import (
     WithReplacement,
 )
 from accounting.pld.certified_composition import delta_bracket
-from accounting.pld.contour.parameters import Units
+from accounting.pld.pairs import Units
 from accounting.renyi.conversion import rdp_delta
 from accounting.renyi.orders import ORDERS
 from accounting.renyi.selection import (

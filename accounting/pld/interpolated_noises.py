@@ -17,8 +17,7 @@ from scipy import special
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Status
 from accounting.pld.contour.interpolated_moments import Sampled, density_ratio
-from accounting.pld.contour.parameters import Units
-from accounting.pld.pairs import InterpolatedSteps, Pair, ReplacedGaussianPair
+from accounting.pld.pairs import InterpolatedSteps, Pair, ReplacedGaussianPair, Units
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF
 from accounting.theorem import theorem
 

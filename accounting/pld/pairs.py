@@ -5,7 +5,7 @@ removed, and log dQ/dP under Q where it is added. A pair is a value: equal pairs
 every cache.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from accounting.events import Direction
@@ -118,6 +118,7 @@ Pair = (
     | SymmetricPair
     | InterpolatedSteps
 )
+Units = Sequence[tuple[Pair, int]]  # pairs, and how often each counts
 
 
 def different_orders(pairs: Iterable[Pair]) -> tuple[Direction, ...]:

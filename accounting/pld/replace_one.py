@@ -6,7 +6,7 @@ from typing import Final
 from accounting.events import Direction, NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from accounting.pld.certified_composition import WIDTH, delta_in_order, epsilon_in_order
-from accounting.pld.contour.parameters import Units
+from accounting.pld.pairs import Units
 from accounting.rounding import LIBRARY_ULPS, rounded_down, rounded_up
 from accounting.theorem import theorem
 

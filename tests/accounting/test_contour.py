@@ -22,13 +22,14 @@ from accounting.pld.contour.inversion import (
     scale_rounding,
     summation_rounding,
 )
-from accounting.pld.contour.parameters import Placement, Units, guess_near, log_total_moments
+from accounting.pld.contour.parameters import Placement, guess_near, log_total_moments
 from accounting.pld.contour.real_moments import LADDER, log_moments
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
     Pair,
     SampledGaussianPair,
+    Units,
 )
 from accounting.rounding import Array
 

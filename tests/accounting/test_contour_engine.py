@@ -23,7 +23,6 @@ from accounting.pld.contour.inversion import Inversion, epsilon_of
 from accounting.pld.contour.parameters import (
     Guess,
     NoDecayError,
-    Units,
     guess_at_delta,
     guess_at_epsilon,
     guess_near,
@@ -40,6 +39,7 @@ from accounting.pld.pairs import (
     Pair,
     SampledGaussianPair,
     SymmetricPair,
+    Units,
 )
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD

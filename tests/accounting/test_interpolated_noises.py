@@ -22,7 +22,6 @@ from accounting.pld.contour import complex_moments
 from accounting.pld.contour.complex_moments import Line, line_of, log_modulus
 from accounting.pld.contour.decay_bounds import theta_grid
 from accounting.pld.contour.interpolated_moments import Sampled, density_ratio
-from accounting.pld.contour.parameters import Units
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, log_moments
 from accounting.pld.interpolated_noises import interpolated_above, interpolated_below
 from accounting.pld.pairs import (
@@ -30,6 +29,7 @@ from accounting.pld.pairs import (
     InterpolatedSteps,
     ReplacedGaussianPair,
     SampledGaussianPair,
+    Units,
 )
 from accounting.pld.profiles import UnknownProfileError, profile, profiles
 from accounting.pld.tails import tails

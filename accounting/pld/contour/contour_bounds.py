@@ -23,7 +23,6 @@ from accounting.pld.contour.parameters import (
     Guess,
     NoDecayError,
     Placement,
-    Units,
     guess_at_delta,
     guess_at_epsilon,
     guess_near,
@@ -31,7 +30,7 @@ from accounting.pld.contour.parameters import (
     place,
 )
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, finite_losses
-from accounting.pld.pairs import Atomic, InterpolatedSteps
+from accounting.pld.pairs import Atomic, InterpolatedSteps, Units
 from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.work_limit import spend
 

@@ -4,7 +4,6 @@ Nothing here is a bound but log_total_moments; a bad guess makes a bracket wide,
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,10 +13,8 @@ from scipy import special
 
 from accounting.events import Direction
 from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, log_moments
-from accounting.pld.pairs import Pair
+from accounting.pld.pairs import Units
 from accounting.rounding import UNIT_ROUNDOFF, Array
-
-Units = Sequence[tuple[Pair, int]]
 
 _GAPS: Final[Array] = np.diff(LADDER)
 _SPREADS_MIN: Final = 0.2  # least order, in units of one over the tilted loss's spread
