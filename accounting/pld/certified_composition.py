@@ -23,7 +23,7 @@ from accounting.gaussian import gaussian_bracket_delta, gaussian_bracket_epsilon
 from accounting.guarantees import Assumption, Status
 from accounting.pld.contour import complex_moments, real_moments
 from accounting.pld.contour.contour_bounds import contour_delta, contour_epsilon, failure_of
-from accounting.pld.contour.parameters import NoDecayError, log_total_moments
+from accounting.pld.contour.inversion import NoDecayError, log_total_moments
 from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, NoMomentsError
 from accounting.pld.exact_search import exact_epsilon
 from accounting.pld.lattice.lattice_bounds import End, lattice_delta, lattice_epsilon

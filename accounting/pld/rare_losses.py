@@ -14,7 +14,7 @@ from scipy import special
 
 from accounting.events import Direction
 from accounting.pld.contour.contour_bounds import contour_epsilon
-from accounting.pld.contour.parameters import NoDecayError
+from accounting.pld.contour.inversion import NoDecayError
 from accounting.pld.contour.real_moments import NoMomentsError, log_best_share
 from accounting.pld.dense_pairs import cell_masses
 from accounting.pld.pairs import DiscretePair, Pair, SampledGaussianPair, Units
