@@ -20,9 +20,9 @@ from accounting.pld.certified_composition import (
 )
 from accounting.pld.contour import complex_moments
 from accounting.pld.contour.complex_moments import Line, line_of, log_modulus
-from accounting.pld.contour.decay_bounds import theta_grid
 from accounting.pld.contour.interpolated_moments import Sampled, density_ratio
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, log_moments
+from accounting.pld.contour.tilted_grids import theta_grid
 from accounting.pld.interpolated_noises import interpolated_above, interpolated_below
 from accounting.pld.pairs import (
     GaussianPair,

@@ -17,7 +17,6 @@ import numpy as np
 
 from accounting.events import Direction
 from accounting.pld.contour.complex_moments import line_of, log_modulus
-from accounting.pld.contour.decay_bounds import theta_grid
 from accounting.pld.contour.inversion import (
     Guess,
     Inversion,
@@ -33,6 +32,7 @@ from accounting.pld.contour.inversion import (
     place,
 )
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, finite_losses
+from accounting.pld.contour.tilted_grids import theta_grid
 from accounting.pld.pairs import Atomic, InterpolatedSteps, Units
 from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.work_limit import spend
