@@ -45,7 +45,7 @@ from accounting.events import (
     TruncatedPoisson,
 )
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
-from accounting.guarantees import Assumption, Bound, Status
+from accounting.guarantees import Assumption, Bound, Status, Theorem, theorem
 from accounting.pld.certified_composition import (
     WIDTH,
     delta_bracket,
@@ -57,7 +57,6 @@ from accounting.pld.replace_one import replaced_delta, replaced_epsilon
 from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up, sum_up
-from accounting.theorem import Theorem, theorem
 from accounting.work_limit import attempted, left
 
 

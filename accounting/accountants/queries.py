@@ -13,10 +13,9 @@ from accounting.bounds.lower_bounds import lower_bound_units
 from accounting.bounds.pair_choice import chosen
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Bound, Status, weakest
+from accounting.guarantees import Bound, Status, Theorem, weakest
 from accounting.pld.certified_composition import WIDTH, epsilon_floor
 from accounting.pld.pairs import Units
-from accounting.theorem import Theorem
 from accounting.work_limit import attempted, left
 
 DELTA_MIN: Final = 1e-290  # below, products of probabilities underflow

@@ -26,6 +26,7 @@ from accounting.events import (
     Span,
     WithReplacement,
 )
+from accounting.guarantees import Theorem
 from accounting.pld.certified_composition import delta_bracket
 from accounting.pld.pairs import Units
 from accounting.renyi.conversion import rdp_delta
@@ -38,7 +39,6 @@ from accounting.renyi.selection import (
     threshold,
 )
 from accounting.rounding import UNIT_ROUNDOFF, Array
-from accounting.theorem import Theorem
 from accounting.work_limit import as_many, spend
 
 REASON_WHOLE: Final = "A selection is of all records: its sampling is full, that of a trial inside."

@@ -20,7 +20,7 @@ import numpy as np
 from accounting import work_budgets
 from accounting.events import Direction, NeighboringRelation
 from accounting.gaussian import gaussian_bracket_delta, gaussian_bracket_epsilon
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.contour import complex_moments, real_moments
 from accounting.pld.contour.contour_bounds import contour_delta, contour_epsilon, failure_of
 from accounting.pld.contour.inversion import NoDecayError, log_total_moments
@@ -40,7 +40,6 @@ from accounting.pld.pairs import (
 from accounting.pld.rare_losses import are_rare, rare_bracket, rare_delta
 from accounting.pld.tails import profile
 from accounting.rounding import UNIT_ROUNDOFF
-from accounting.theorem import theorem
 from accounting.work_limit import attempted, cached_with_cost
 
 WIDTH: Final = 1e-8  # relative, aimed at where the contour serves

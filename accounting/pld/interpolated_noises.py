@@ -15,11 +15,10 @@ from typing import Final
 from scipy import special
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.pld.contour.interpolated_moments import Sampled, density_ratio
 from accounting.pld.pairs import InterpolatedSteps, Pair, ReplacedGaussianPair, Units
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF
-from accounting.theorem import theorem
 
 # Between nodes, in the logarithm of a step's standard deviation; coarser where they are too many.
 _SPACINGS: Final = (0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.04)
