@@ -8,11 +8,10 @@ from functools import partial
 from typing import Final
 
 from accounting import work_budgets
-from accounting.accountants.composed_bounds import gdp_bound, pld_bound, rdp_bound
+from accounting.accountants.composed_bounds import gdp_bound, odometer_bound, pld_bound, rdp_bound
 from accounting.accountants.event_grouping import dominating, group_events
 from accounting.accountants.grouped_bounds import ROUGH_WIDTH, bound_of_fewer, is_hopeless
 from accounting.accountants.mixed_kinds import split_bound
-from accounting.accountants.odometer_bound import odometer_bound
 from accounting.accountants.queries import Query
 from accounting.accountants.truncated_poisson import through_poisson
 from accounting.bounds.dominating_pairs import pld_bounds
