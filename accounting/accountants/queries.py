@@ -1,6 +1,6 @@
 """What is asked of a ledger, and the pairs that bound it from either side."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -65,6 +65,9 @@ class Query:
             order=order,
             epsilon_lower=lower,
         )
+
+
+Accountant = Callable[[EventCounts, Query], Bound]
 
 
 def pairs_above(

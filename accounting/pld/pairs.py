@@ -37,6 +37,9 @@ class ReplacedGaussianPair:
     sampling_probability: float  # q, in (0, 1)
 
 
+MixturePair = SampledGaussianPair | ReplacedGaussianPair
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplacePair:
     """P = (1-q) Lap(0, b) + q Lap(1, b) and Q = Lap(0, b), densities e^(-|x|/b) / (2b)."""
@@ -100,8 +103,8 @@ class InterpolatedSteps:
     far away from near, as long as that leaves every loss a positive density.
     """
 
-    near: SampledGaussianPair | ReplacedGaussianPair  # with less noise than far
-    far: SampledGaussianPair | ReplacedGaussianPair  # of the same kind and sampling probability
+    near: MixturePair  # with less noise than far
+    far: MixturePair  # of the same kind and sampling probability
     shares: tuple[float, ...]  # of near, >= 0
     counts: tuple[int, ...]  # of the steps with each share
     # Steps that dominate these, with coins alone: they bound the moments where a share exceeds 1.

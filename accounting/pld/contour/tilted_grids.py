@@ -34,7 +34,7 @@ from accounting.pld.contour.replaced_quadrature import (
     replaced_spacing,
     sides_at,
 )
-from accounting.pld.pairs import ReplacedGaussianPair, SampledGaussianPair
+from accounting.pld.pairs import MixturePair, ReplacedGaussianPair
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.work_limit import ByteCache
 
@@ -45,7 +45,6 @@ GRID_POINTS_MAX: Final = 2**14  # beyond, the lattice is faster
 SCAN_POINTS: Final = 512
 SCAN_DROP: Final = 0.25
 FINE: Final = 4  # times as many points and levels, where the first scan does not show enough decay
-Mixed = SampledGaussianPair | ReplacedGaussianPair
 NEGLIGIBLE: Final = 48.0  # nats below the density's peak
 _RATIO: Final = 1.06  # of the geometric grids of theta and of lengths: rounding down costs 6 %
 _LOG_RATIO: Final = math.log(_RATIO)
@@ -204,14 +203,14 @@ def forget() -> None:
     _SCANS.clear()
 
 
-def grid_of(pair: Mixed, direction: Direction, order: float, reach: float) -> Grid:
+def grid_of(pair: MixturePair, direction: Direction, order: float, reach: float) -> Grid:
     """The pair's tilted law on a grid that serves at least up to theta = reach. Cached by value."""
     step = math.ceil(2 * math.log2(max(reach, 1.0)))  # few sizes, so that lines can share a grid
     key = (pair, direction, order, step)
     return _GRIDS.found(key, lambda: _grid(pair, direction, order, 2.0 ** (0.5 * step)))
 
 
-def _grid(pair: Mixed, direction: Direction, order: float, reach: float) -> Grid:
+def _grid(pair: MixturePair, direction: Direction, order: float, reach: float) -> Grid:
     sigma = pair.noise_multiplier
     phase, h = _spacing(pair, direction, order, reach)
     scan = scan_of(pair, direction, order)
@@ -243,7 +242,7 @@ def _grid(pair: Mixed, direction: Direction, order: float, reach: float) -> Grid
     )
 
 
-def scan_of(pair: Mixed, direction: Direction, order: float, fine: bool = False) -> Scan:
+def scan_of(pair: MixturePair, direction: Direction, order: float, fine: bool = False) -> Scan:
     """Where the tilted law lives, and layers below it. Cached by value.
 
     Args:
@@ -256,7 +255,7 @@ def scan_of(pair: Mixed, direction: Direction, order: float, fine: bool = False)
     return _SCANS.found(key, lambda: _scan(pair, direction, order, FINE if fine else 1))
 
 
-def _scan(pair: Mixed, direction: Direction, order: float, closer: int) -> Scan:
+def _scan(pair: MixturePair, direction: Direction, order: float, closer: int) -> Scan:
     sigma = pair.noise_multiplier
     left, right = _range(pair, direction, order)
     h = (right - left) / (closer * SCAN_POINTS)
@@ -297,7 +296,7 @@ class _Law:
     log_tail: float  # of what lies beyond the points
 
 
-def _law(pair: Mixed, direction: Direction, order: float, x: Array) -> _Law:
+def _law(pair: MixturePair, direction: Direction, order: float, x: Array) -> _Law:
     sigma = pair.noise_multiplier
     normal = 0.5 * (x / sigma) ** 2
     if isinstance(pair, ReplacedGaussianPair):
@@ -335,20 +334,22 @@ def _power(direction: Direction, order: float) -> float:
     return 1 + order if direction is Direction.REMOVE else -order
 
 
-def _range(pair: Mixed, direction: Direction, order: float) -> tuple[float, float]:
+def _range(pair: MixturePair, direction: Direction, order: float) -> tuple[float, float]:
     if isinstance(pair, ReplacedGaussianPair):
         return replaced_range(pair, order=order)
     return widest_range(pair, power=_power(direction, order))
 
 
-def _spacing(pair: Mixed, direction: Direction, order: float, theta: float) -> tuple[float, float]:
+def _spacing(
+    pair: MixturePair, direction: Direction, order: float, theta: float
+) -> tuple[float, float]:
     if isinstance(pair, ReplacedGaussianPair):
         return replaced_spacing(pair, order=order, theta=theta, share=TARGET)
     return grid_spacing(pair, power=_power(direction, order), theta=theta, share=TARGET)
 
 
 def _strip(
-    pair: Mixed, direction: Direction, order: float, theta: float, grid: tuple[float, float]
+    pair: MixturePair, direction: Direction, order: float, theta: float, grid: tuple[float, float]
 ) -> float:
     phase, h = grid
     if isinstance(pair, ReplacedGaussianPair):
