@@ -32,7 +32,7 @@ from service.identity.rate_limit import RATE_MAX, RATE_MIN
 from service.ledger.log.leaves import INSTALLATION_ROW
 from service.ledger.lookups import page_of_rows
 from service.schemas.message import Body, bounds, within
-from service.schemas.requests import PERSON_LENGTH_MAX, Name, Text
+from service.schemas.requests import Name, PersonName, Text
 from service.schemas.responses import Answer, Page
 from service.storage.tables import api_keys
 
@@ -73,7 +73,6 @@ BodyBytes = Annotated[
     AfterValidator(within(BODY_BYTES_MIN, BODY_BYTES_MOST)),
     Field(json_schema_extra=bounds(BODY_BYTES_MIN, BODY_BYTES_MOST)),
 ]
-PersonName = Annotated[str, Field(min_length=1, max_length=PERSON_LENGTH_MAX)]
 GraceSeconds = Annotated[
     int,
     AfterValidator(within(0, GRACE_SECONDS_MAX)),

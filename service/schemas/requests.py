@@ -93,6 +93,7 @@ def _named(text: str) -> str:
 
 Name = Annotated[str, AfterValidator(_named), Field(json_schema_extra={"pattern": NAME_PATTERN})]
 PERSON_LENGTH_MAX: Final = 511
+PersonName = Annotated[str, Field(min_length=1, max_length=PERSON_LENGTH_MAX)]
 # Who acted: a key by its name, or a person or pod as an identity provider names it, issuer#subject.
 ActedBy = Annotated[
     str, Field(min_length=1, max_length=PERSON_LENGTH_MAX, pattern=r"^[ -~]+$"),
