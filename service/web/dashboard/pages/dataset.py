@@ -112,8 +112,11 @@ def certificate(
 
 
 @router.get("/datasets/{dataset}/limit")
-def limit_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
-    """Where the form is, for who loads the answer to one again."""
+@router.get("/datasets/{dataset}/ask")
+@router.get("/datasets/{dataset}/admission")
+@router.get("/datasets/{dataset}/accept")
+def to_forms(dataset: DatasetName, _viewer: PageViewer) -> Response:
+    """Go where the forms are: the answer to one was loaded again."""
     return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
 
 
@@ -130,12 +133,6 @@ def change_limit(
         found["form"] = LimitForm.refused(form, found["dataset"], error)
         return _refused(request, viewer, found, error)
     return RedirectResponse(where, HTTPStatus.SEE_OTHER)
-
-
-@router.get("/datasets/{dataset}/ask")
-def ask_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
-    """Where the form is, for who loads the answer to one again."""
-    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
 
 
 @router.post("/datasets/{dataset}/ask")
@@ -166,12 +163,6 @@ def ask(
     return RedirectResponse(f"/requests/{answer.id}", HTTPStatus.SEE_OTHER)
 
 
-@router.get("/datasets/{dataset}/admission")
-def admission_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
-    """Where the form is, for who loads the answer to one again."""
-    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
-
-
 @router.post("/datasets/{dataset}/admission")
 @expensive
 def change_admission(
@@ -185,12 +176,6 @@ def change_admission(
         found["admission"] = AdmissionForm.refused(form, error)
         return _refused(request, viewer, found, error)
     return RedirectResponse(where, HTTPStatus.SEE_OTHER)
-
-
-@router.get("/datasets/{dataset}/accept")
-def accept_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
-    """Where the form is, for who loads the answer to one again."""
-    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
 
 
 @router.post("/datasets/{dataset}/accept")
