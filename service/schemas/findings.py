@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.schemas.message import Body, Wire, Within
+from service.schemas.message import Body, Sha256, Wire, Within
 from service.schemas.requests import BatchSizesVerdict, Name, SamplingStatus, Step, printable
 from service.schemas.samplings import CompleteSampling
 
@@ -26,7 +26,6 @@ WORLD_SIZE_MAX: Final = 100_000  # processes of one job
 
 WorldSize = Annotated[int, Within(1, WORLD_SIZE_MAX)]
 _Rank = Annotated[int, Within(0, WORLD_SIZE_MAX - 1)]
-Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
 _Level = Annotated[float, Within(0, 1, ends="()")]
 _Reason = Annotated[str, Field(max_length=500), AfterValidator(printable)]
 
@@ -87,7 +86,7 @@ class RankFinding(Wire):
     branch: Name = "main"
     world_size: WorldSize
     rank: _Rank  # in [0, world_size)
-    fingerprint: Fingerprint  # of configuration only: nothing in it depends on the data
+    fingerprint: Sha256  # of configuration only: nothing in it depends on the data
 
     @field_validator("rank")
     @classmethod

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError, core_schema
 
@@ -56,6 +56,7 @@ class Within:
         }
 
 
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # in hexadecimal
 NoiseMultiplier = Annotated[float, Within(1e-9, 1e9)]
 Probability = Annotated[float, Within(PROBABILITY_MIN, 1)]
 Delta = Annotated[float, Within(0, 1, ends="()")]
