@@ -10,8 +10,7 @@ from accounting.accountants.best_bound import guarantee
 from accounting.event_counts import EventCounts, OpenPass, advance, count_events
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import Filter, choose
-from accounting.guarantees import Bound, Guarantee, Status
-from accounting.theorem import Theorem
+from accounting.guarantees import Bound, Guarantee, Status, Theorem
 
 __version__: Final = "0.1.0"
 

@@ -17,8 +17,8 @@ from accounting import (
 )
 from accounting.accountants import composed_bounds, event_grouping
 from accounting.bounds import dominating_pairs
+from accounting.guarantees import Theorem
 from accounting.pld import certified_composition, interpolated_noises, replace_one
-from accounting.theorem import Theorem
 
 THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *gaussian.THEOREMS,

@@ -12,9 +12,8 @@ import numpy as np
 
 from accounting.binomial import LEAST, TRIALS_MAX, Window, window
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, least_true, rounded_up, sum_up
-from accounting.theorem import theorem
 
 _ALL: Final = tuple(NeighboringRelation)
 _LEAST_STEP: Final = 1e-290  # nats; below, doubles lose the digits that a quotient needs

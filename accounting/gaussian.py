@@ -8,7 +8,7 @@ import numpy as np
 from scipy import special
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.rounding import (
     ERFCX_UNITS,
     LIBRARY_ULPS,
@@ -18,7 +18,6 @@ from accounting.rounding import (
     rounded_down,
     rounded_up,
 )
-from accounting.theorem import theorem
 
 _HALF_LOG_TWO_PI: Final = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF_PI: Final = math.sqrt(0.5 * math.pi)

@@ -1,10 +1,18 @@
-"""What is promised: the vocabulary of a guarantee."""
+"""What is promised and what it rests on: theorems, their vocabulary, and guarantees from them."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from inspect import getdoc, signature
+from typing import Final, Generic, ParamSpec, TypeVar
 
 from accounting.events import NeighboringRelation
+from accounting.work_limit import spend
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+_CALL: Final = 6500  # points that even the plainest formula is taken for
 
 
 class Status(StrEnum):
@@ -100,6 +108,59 @@ class ValidFor(StrEnum):
 def weakest(statuses: list[Status]) -> Status:
     """The least established of the statuses; published when there is none."""
     return max(statuses, key=STATUS_ORDER.index, default=Status.PUBLISHED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theorem(Generic[P, R]):
+    """A pure function that is a bound, with its source, status and assumptions."""
+
+    id: str  # stable; what a guarantee names
+    source: str  # author, year, version and number
+    status: Status
+    relations: tuple[NeighboringRelation, ...]
+    assumptions: tuple[Assumption, ...]
+    function: Callable[P, R]
+    counterexample: str = ""  # what is known against it; never empty where it is refuted
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Evaluate the bound."""
+        spend(_CALL)
+        return self.function(*args, **kwargs)
+
+    @property
+    def statement(self) -> str:
+        """What is claimed, in words and formulas: the function's docstring."""
+        return getdoc(self.function) or ""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the arguments."""
+        return tuple(signature(self.function).parameters)
+
+
+def theorem(
+    *,
+    id: str,
+    source: str,
+    status: Status,
+    relations: tuple[NeighboringRelation, ...],
+    assumptions: tuple[Assumption, ...] = (),
+    counterexample: str = "",
+) -> Callable[[Callable[P, R]], Theorem[P, R]]:
+    """Turn a function into a theorem; the docstring is its statement."""
+
+    def state(function: Callable[P, R]) -> Theorem[P, R]:
+        return Theorem(
+            id=id,
+            source=source,
+            status=status,
+            relations=relations,
+            assumptions=assumptions,
+            function=function,
+            counterexample=counterexample,
+        )
+
+    return state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from accounting.accountants.queries import Query
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.events import FixedSize, Poisson, Shuffle
 from accounting.gaussian import gaussian_bracket_epsilon, gaussian_delta, gaussian_epsilon
-from accounting.guarantees import ACCEPTABLE, Assumption, Bound, Guarantee, Status, weakest
+from accounting.guarantees import ACCEPTABLE, Assumption, Bound, Guarantee, Status, Theorem, weakest
 from accounting.hidden_state_runs import HiddenRun, require_bound
 from accounting.last_iterate.declared import DataOrder
 from accounting.last_iterate.lipschitz import (
@@ -42,7 +42,6 @@ from accounting.last_iterate.shift import best_start_mu, shift_mu
 from accounting.last_iterate.stretches import Stretch, envelope, split
 from accounting.pld.certified_composition import delta_bracket, epsilon_bracket
 from accounting.rounding import rounded_down, rounded_up
-from accounting.theorem import Theorem
 
 HIDDEN: Final = "last_iterate"  # the accountant that such a bound names
 NOISE_MIN: Final = 1e-3  # over the sensitivity; below, one step has an epsilon beyond 10^5

@@ -24,10 +24,9 @@ from accounting.accountants.shuffled_passes import kept_passes
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_trade_off
-from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status, weakest
+from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status, theorem, weakest
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.shuffling.shuffled_batches import shuffled_batches_pairs
-from accounting.theorem import theorem
 from accounting.work_limit import as_many, attempted, limited
 
 # The first with a finite epsilon ends the grid.

@@ -23,7 +23,7 @@ from accounting.events import Direction
 from accounting.gaussian import gaussian_bracket_epsilon
 from accounting.pld.certified_composition import Bracket, Engine, epsilon_bracket, forget
 from accounting.pld.contour.contour_bounds import contour_epsilon
-from accounting.pld.contour.parameters import NoDecayError
+from accounting.pld.contour.inversion import NoDecayError
 from accounting.pld.contour.real_moments import NoMomentsError
 from accounting.pld.lattice.lattice_bounds import lattice_epsilon
 from accounting.pld.pairs import (

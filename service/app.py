@@ -11,7 +11,6 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from sqlalchemy import Engine
-from starlette.types import Receive, Scope, Send
 
 import accounting
 from accounting.math_library import InaccurateLibraryError, require_accurate_library
@@ -65,7 +64,7 @@ from service.web.api import (
 from service.web.api import keys as key_routes
 from service.web.concurrency_limit import ConcurrencyLimiter
 from service.web.dashboard import routes as dashboard
-from service.web.direct_appends import DirectAppends
+from service.web.direct_appends import Application
 from service.web.middleware import (
     Arrivals,
     BodyLimit,
@@ -90,29 +89,6 @@ FIRST_KEY: Final = "first-admin"
 # Telemetry of newer FastAPIs tells queries, in which secrets stand; `web.open_telemetry` does not.
 _UNTOLD: Final[Any] = {"tracing": False, "metrics": False, "logs": False}
 KEY_LENGTH_MIN: Final = 32
-
-
-class Application(FastAPI):
-    """FastAPI, with what is answered before it."""
-
-    _appends: DirectAppends | None = None
-
-    def answer_appends(self, settings: Settings, *, traced: bool) -> None:
-        """Answer usual appends first, where the process writes and no span has to be told of it."""
-        if settings.role != "reader" and not traced:
-            self._appends = DirectAppends(
-                super().__call__,
-                self.state,
-                bytes_max=settings.body_bytes_max,
-                seconds_max=settings.body_seconds,
-            )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if self._appends is None or scope.get("method") != "POST":
-            await super().__call__(scope, receive, send)
-        else:
-            await self._appends(scope, receive, send)
 
 
 def create_app(settings: Settings) -> Application:

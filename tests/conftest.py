@@ -26,13 +26,14 @@ from hypothesis import settings as trials
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from benchmarks.servers import START_TOKEN, start_token_file
-from service.app import Application, create_app
+from service.app import create_app
 from service.identity.access import Reach
 from service.identity.rate_limit import Pace
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect
 from service.storage.tables import installation, metadata
+from service.web.direct_appends import Application
 from service.web.middleware import Arrivals
 from service.web.problems import REFUSALS_PER_SECOND
 from service.web.server import Server, connection_limits

@@ -1,19 +1,17 @@
 """What the accountants say: each in turn, within the work that it may take, best first."""
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from accounting import work_budgets
-from accounting.accountants.composed_bounds import gdp_bound, pld_bound, rdp_bound
+from accounting.accountants.composed_bounds import gdp_bound, odometer_bound, pld_bound, rdp_bound
 from accounting.accountants.event_grouping import dominating, group_events
 from accounting.accountants.grouped_bounds import ROUGH_WIDTH, bound_of_fewer, is_hopeless
 from accounting.accountants.mixed_kinds import split_bound
-from accounting.accountants.odometer_bound import odometer_bound
-from accounting.accountants.queries import Query
+from accounting.accountants.queries import Accountant, Query
 from accounting.accountants.truncated_poisson import through_poisson
 from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.event_bounds import NoBoundError
@@ -30,7 +28,6 @@ ROUGH_SHARE: Final = 1.8  # of what gathered events may take, where little else 
 _NARROW: Final = 5e-5  # relative
 REASON_WORK: Final = "The events are too many and too different for this accountant."
 
-Accountant = Callable[[EventCounts, Query], Bound]
 ACCOUNTANTS: Final[dict[str, Accountant]] = {
     "gdp": gdp_bound,
     "pld": pld_bound,

@@ -1,7 +1,7 @@
 """Each accountant's answer: from a ledger and a question to one bound.
 
 An accountant takes the losses of the ledger's events, composes them and reads off epsilon or
-delta. All here serve schedules that are fixed in advance; filters.py serves others.
+delta. All but the odometer serve schedules that are fixed in advance.
 """
 
 import math
@@ -32,7 +32,7 @@ from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.bounds.lower_bounds import lower_bound_units
 from accounting.bounds.pair_choice import chosen, close_rival
 from accounting.bounds.renyi_bounds import renyi_bounds
-from accounting.event_counts import EventCounts
+from accounting.event_counts import EventCounts, passes_by_sampling
 from accounting.events import (
     BallsAndBins,
     Event,
@@ -44,21 +44,26 @@ from accounting.events import (
     Shuffle,
     TruncatedPoisson,
 )
+from accounting.filters import odometer_epsilon
+from accounting.filters.falling_noise import falling_noise_units
+from accounting.filters.odometers import renyi_odometer_epsilon
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
-from accounting.guarantees import Assumption, Bound, Status
+from accounting.guarantees import Assumption, Bound, Status, Theorem, ValidFor, theorem, weakest
 from accounting.pld.certified_composition import (
     WIDTH,
     delta_bracket,
     epsilon_bracket,
 )
-from accounting.pld.contour.parameters import Units
 from accounting.pld.lattice.lattice_bounds import End
+from accounting.pld.pairs import Units
 from accounting.pld.replace_one import replaced_delta, replaced_epsilon
 from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up, sum_up
-from accounting.theorem import Theorem, theorem
 from accounting.work_limit import attempted, left
+
+_NO_DELTA: Final = "An odometer is read at a delta: it has no delta of an epsilon."
+_FAILURES: Final = "What may fail takes more of delta than an odometer keeps for it."
 
 
 @theorem(
@@ -322,3 +327,47 @@ def _epsilon(above: Units, below: Units, delta: float, width: float) -> tuple[fl
 
 
 THEOREMS = (compose_rdp, compose_gdp)
+
+
+def odometer_bound(counts: EventCounts, question: Query) -> Bound:
+    """The odometer: valid when each step was chosen, and the reading taken, after earlier answers.
+
+    Raises:
+        NoBoundError: it is asked for a delta, or some event has no accepted bound.
+    """
+    if question.delta is None:
+        raise NoBoundError(_NO_DELTA)
+    # Its own status counts as that of any theorem.
+    accepted(
+        (EventBound(theorem=renyi_odometer_epsilon, assumptions=(), loss=None),),
+        accept=question.accept,
+    )
+    used = [
+        bound
+        for event, _ in counts.units()
+        for bound in accepted(renyi_bounds(event, question.relation), accept=question.accept)
+    ]
+    value = odometer_epsilon(
+        counts, relation=question.relation, delta=question.delta, accept=question.accept
+    )
+    if not value < math.inf:
+        raise NoBoundError(_FAILURES)
+    fallen = (falling_noise_units,) if _fell(counts, question.relation) else ()
+    found = question.answer(
+        value, accountant="odometer", used=used, composed=(*fallen, renyi_odometer_epsilon)
+    )
+    return replace(
+        found,
+        bound=renyi_odometer_epsilon.id,
+        status=weakest([found.status, renyi_odometer_epsilon.status]),
+        valid_for=ValidFor.ADAPTIVE,
+    )
+
+
+def _fell(counts: EventCounts, relation: NeighboringRelation) -> bool:
+    """Whether noise may have fallen inside passes whose sampling hides who was where."""
+    return relation in falling_noise_units.relations and any(
+        isinstance(sampling, BallsAndBins | RandomAllocation)
+        and any(one.begun != one.passes for one in each)
+        for sampling, each in passes_by_sampling(counts).items()
+    )

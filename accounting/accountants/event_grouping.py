@@ -27,9 +27,8 @@ from accounting.events import (
     Sampling,
     Zcdp,
 )
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.rounding import Array
-from accounting.theorem import theorem
 from accounting.work_limit import spend
 
 DISTINCT_MAX: Final = 400  # events that are composed one by one

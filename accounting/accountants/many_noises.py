@@ -7,10 +7,9 @@ from typing import Any, Final
 from accounting.accountants.event_grouping import ROUNDED_WIDTH, GroupedEvents
 from accounting.accountants.queries import DELTA_MIN, Query, attained_epsilon, pairs_above
 from accounting.bounds.lower_bounds import lower_bound_units
-from accounting.guarantees import Bound
+from accounting.guarantees import Bound, Theorem
 from accounting.pld.certified_composition import delta_bracket, epsilon_bracket, epsilon_floor
 from accounting.pld.interpolated_noises import interpolated_above, interpolated_below
-from accounting.theorem import Theorem
 from accounting.work_limit import attempted, left
 
 _INTERPOLATED_WIDTH: Final = 1e-6  # relative: little beside what interpolating adds

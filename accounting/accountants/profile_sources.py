@@ -23,8 +23,7 @@ from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation, TruncatedPoisson
 from accounting.guarantees import Assumption, Bound, Status, weakest
 from accounting.pld.certified_composition import delta_bracket, delta_floor
-from accounting.pld.contour.parameters import Units
-from accounting.pld.pairs import GaussianPair
+from accounting.pld.pairs import GaussianPair, Units
 from accounting.rounding import rounded_up, sum_up
 from accounting.shuffling.shuffled_batches import shuffled_batches_pairs
 from accounting.subsampling.truncated import truncated_delta

@@ -1,6 +1,6 @@
 """What is asked of a ledger, and the pairs that bound it from either side."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,10 +13,9 @@ from accounting.bounds.lower_bounds import lower_bound_units
 from accounting.bounds.pair_choice import chosen
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Bound, Status, weakest
+from accounting.guarantees import Bound, Status, Theorem, weakest
 from accounting.pld.certified_composition import WIDTH, epsilon_floor
-from accounting.pld.contour.parameters import Units
-from accounting.theorem import Theorem
+from accounting.pld.pairs import Units
 from accounting.work_limit import attempted, left
 
 DELTA_MIN: Final = 1e-290  # below, products of probabilities underflow
@@ -66,6 +65,9 @@ class Query:
             order=order,
             epsilon_lower=lower,
         )
+
+
+Accountant = Callable[[EventCounts, Query], Bound]
 
 
 def pairs_above(

@@ -27,9 +27,8 @@ from accounting.pld.certified_composition import (
     delta_bracket,
     epsilon_bracket,
 )
-from accounting.pld.contour.parameters import Units
 from accounting.pld.contour.real_moments import NoMomentsError
-from accounting.pld.pairs import Pair
+from accounting.pld.pairs import Pair, Units
 from accounting.rounding import rounded_down, rounded_up
 from accounting.shuffling.partial import DATASET_SIZE_MAX
 from accounting.shuffling.shuffled_batches import PASSES_MAX, shuffled_batches_pairs

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from accounting.accountants.queries import Query
+from accounting.accountants.queries import Accountant, Query
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation, Poisson, TruncatedPoisson
@@ -17,8 +17,6 @@ from accounting.work_limit import attempted, left
 # How much of delta is set aside for batches that are cut, in turn, until it is enough.
 _SHARES: Final = (1e-6, 0.5, 0.99)
 _IMPROVEMENTS: Final = 2  # then what was set aside in vain is given back
-
-Accountant = Callable[[EventCounts, Query], Bound]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ import numpy as np
 
 from accounting.binomial import LEAST, Window, window
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, Theorem, theorem
 from accounting.rounding import UNIT_ROUNDOFF, Array, crossing, require, rounded_down, rounded_up
-from accounting.theorem import Theorem, theorem
 from accounting.work_limit import spend
 
 CANARIES_MAX: Final = 10**7

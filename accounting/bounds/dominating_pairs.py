@@ -48,8 +48,7 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.gaussian import gaussian_dp
-from accounting.guarantees import Assumption, Status
-from accounting.pld.contour.parameters import Units
+from accounting.guarantees import Assumption, Status, Theorem, theorem
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
@@ -57,6 +56,7 @@ from accounting.pld.pairs import (
     Pair,
     SampledGaussianPair,
     SymmetricPair,
+    Units,
 )
 from accounting.renyi.declared import approximate_dp_rdp
 from accounting.renyi.laplace import laplace_rdp, poisson_laplace_rdp
@@ -69,7 +69,6 @@ from accounting.renyi.randomized_response import (
 from accounting.renyi.revealed import revealed_sampling_rdp
 from accounting.rounding import rounded_down
 from accounting.subsampling.replaced_records import poisson_replace_tight_pair
-from accounting.theorem import Theorem, theorem
 
 Offered = tuple[tuple[EventBound[Pairs], ...], int]  # what bounds an event, and its units
 

@@ -7,10 +7,9 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 
 from accounting.events import Event, NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, Theorem
 from accounting.pld.pairs import Pair
 from accounting.rounding import Array, rounded_up, sum_up
-from accounting.theorem import Theorem
 
 ADD_OR_REMOVE_ONE: Final = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE_ONE: Final = NeighboringRelation.REPLACE_ONE

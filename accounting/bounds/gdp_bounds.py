@@ -46,11 +46,10 @@ from accounting.events import (
     WithReplacement,
 )
 from accounting.gaussian import gaussian_dp
-from accounting.guarantees import Assumption
+from accounting.guarantees import Assumption, Theorem
 from accounting.renyi.passes import gaussian_per_pass_rdp
 from accounting.rounding import rounded_up
 from accounting.shuffling.full import shuffle_add_remove_mu
-from accounting.theorem import Theorem
 
 
 def reach(sampling: Sampling, relation: NeighboringRelation) -> float:

@@ -49,7 +49,6 @@ from accounting.events import (
     WithReplacement,
     Zcdp,
 )
-from accounting.pld.contour.parameters import Units
 from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, log_moments
 from accounting.pld.pairs import (
     GaussianPair,
@@ -57,6 +56,7 @@ from accounting.pld.pairs import (
     Pair,
     ReplacedGaussianPair,
     SampledGaussianPair,
+    Units,
 )
 from accounting.rounding import rounded_down, rounded_up
 from accounting.shuffling.allocation import NOISE_MAX, allocation_floor

@@ -47,7 +47,7 @@ from accounting.events import (
     WithReplacement,
     Zcdp,
 )
-from accounting.guarantees import Assumption
+from accounting.guarantees import Assumption, Theorem
 from accounting.renyi.allocation import allocation_rdp, random_allocation_rdp
 from accounting.renyi.declared import approximate_dp_rdp, zcdp_rdp
 from accounting.renyi.fixed_size import (
@@ -76,7 +76,6 @@ from accounting.subsampling.curves import (
 )
 from accounting.subsampling.replacement import TooManyCopiesError
 from accounting.subsampling.units import TooManyRowsError
-from accounting.theorem import Theorem
 from accounting.work_limit import cached_with_cost, spend
 
 _CURVE: Final = 5000  # points that even the plainest curve is taken for

@@ -28,6 +28,7 @@ from accounting.events import (
     TruncatedPoisson,
     WithReplacement,
 )
+from accounting.guarantees import Theorem
 from accounting.pld.pairs import GaussianPair, Pair, SampledGaussianPair, SymmetricPair
 from accounting.renyi.fixed_size import (
     fixed_size_gaussian_add_remove_rdp,
@@ -55,7 +56,6 @@ from accounting.subsampling.units import (
     poisson_unit_pair,
     poisson_unit_replace_pair,
 )
-from accounting.theorem import Theorem
 from accounting.work_limit import cached_with_cost
 
 CACHE_ENTRIES: Final = 256  # of dense pairs of about 0.2 MB

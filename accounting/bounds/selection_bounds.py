@@ -1,5 +1,7 @@
-"""Which Renyi curves bound a private selection, from what bounds one of its trials."""
+"""Which Renyi curves bound a private selection, and what its trials cost had each been released."""
 
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -26,19 +28,20 @@ from accounting.events import (
     Span,
     WithReplacement,
 )
+from accounting.guarantees import Theorem
 from accounting.pld.certified_composition import delta_bracket
-from accounting.pld.contour.parameters import Units
+from accounting.pld.pairs import Units
 from accounting.renyi.conversion import rdp_delta
 from accounting.renyi.orders import ORDERS
 from accounting.renyi.selection import (
     POISSON_ORDERS,
     SELECTION,
+    expected_trials,
     negative_binomial_selection_rdp,
     poisson_selection_rdp,
     threshold,
 )
 from accounting.rounding import UNIT_ROUNDOFF, Array
-from accounting.theorem import Theorem
 from accounting.work_limit import as_many, spend
 
 REASON_WHOLE: Final = "A selection is of all records: its sampling is full, that of a trial inside."
@@ -75,6 +78,36 @@ def require_base(base: Event, sampling: Sampling) -> None:
 def trial_counts(selection: PrivateSelection) -> EventCounts:
     """Return what one trial counts as: its steps, or the passes that it begins."""
     return count_events([[Span(event=selection.base, steps=selection.steps)]])
+
+
+def as_recorded_trials(counts: EventCounts) -> tuple[int, EventCounts] | None:
+    """The ledger had every trial of its selections been recorded by itself.
+
+    Args:
+        counts: units of each distinct event.
+
+    Returns:
+        (trials, the mean of each selection rounded to whole ones; the ledger), or None where there
+        is no selection.
+    """
+    trials = 0
+    steps, passes, begun = Counter(counts.steps), Counter(counts.passes), Counter(counts.begun)
+    for event, count in counts.steps.items():
+        if isinstance(event.mechanism, PrivateSelection):
+            runs = count * max(1, round(expected_trials(event.mechanism.repetitions)))
+            trials += runs
+            del steps[event]
+            one = trial_counts(event.mechanism)
+            for total, each in ((steps, one.steps), (passes, one.passes), (begun, one.begun)):
+                _add(total, each, runs)
+    if not trials:
+        return None
+    return trials, EventCounts(steps=dict(steps), passes=dict(passes), begun=dict(begun))
+
+
+def _add(total: "Counter[Event]", each: Mapping[Event, int], runs: int) -> None:
+    for event, count in each.items():
+        total[event] += count * runs
 
 
 def selection_bounds(

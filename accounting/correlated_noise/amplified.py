@@ -5,9 +5,8 @@ import math
 from accounting.correlated_noise.sensitivity import Participation, sensitivity_of
 from accounting.correlated_noise.strategies import Strategy, bands_of
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.rounding import require, rounded_down
-from accounting.theorem import theorem
 
 
 @theorem(

@@ -27,9 +27,8 @@ from accounting.correlated_noise.strategies import (
     ratio_up,
 )
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.rounding import UNIT_ROUNDOFF, Array, require, rounded_up
-from accounting.theorem import theorem
 from accounting.work_limit import spend
 
 _BOTH: Final = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)

@@ -20,7 +20,6 @@ from accounting.filters.selection import (
     choose,
     filter_of,
     pass_rule,
-    union_price,
 )
 from accounting.filters.theorems import renyi_filter_limit, revision_share
 
@@ -32,5 +31,4 @@ __all__ = [
     "PassRule", "RenyiFilter", "Total", "UnionFilter",
     "best_order", "choose", "default_order", "filter_of", "odometer_epsilon", "order_for",
     "pass_rule", "plus", "renyi_filter_limit", "revision_share", "share_held", "times",
-    "union_price",
 ]  # fmt: skip

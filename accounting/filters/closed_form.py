@@ -13,8 +13,8 @@ from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation
 from accounting.filters.approximate_dp import epsilon_delta
-from accounting.filters.capacity import LimitedFilter
 from accounting.filters.integer_totals import (
+    LimitedFilter,
     Total,
     delta_limit,
     delta_units,

@@ -14,13 +14,19 @@ from typing import Any, ClassVar, Final, Never
 
 from accounting.event_counts import EventCounts, pass_length, passes_by_sampling
 from accounting.events import Event, NeighboringRelation
-from accounting.filters.capacity import fraction_of
 from accounting.filters.covers import covers
-from accounting.filters.integer_totals import COUNT_MAX, Total, left, plus, sum_of, times
+from accounting.filters.integer_totals import (
+    COUNT_MAX,
+    Total,
+    fraction_of,
+    left,
+    plus,
+    sum_of,
+    times,
+)
 from accounting.filters.renyi import RenyiFilter
-from accounting.guarantees import DEFAULT_ACCEPT, Status
+from accounting.guarantees import DEFAULT_ACCEPT, Status, theorem
 from accounting.rounding import require, rounded_down
-from accounting.theorem import theorem
 
 ITEMS_MAX: Final = 256  # of one envelope
 READINGS_MAX: Final = 256  # totals whose charges are remembered

@@ -16,10 +16,9 @@ from accounting.event_counts import PassCounts
 from accounting.events import BallsAndBins, Event, NeighboringRelation, RandomAllocation, Sampling
 from accounting.filters.event_costs import loss_at
 from accounting.filters.integer_totals import Total, limit_units, loss_units, plus, times
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.rounding import rounded_down, rounded_up
 from accounting.shuffling.partial import partial_shuffle_rdp
-from accounting.theorem import theorem
 
 _MARGIN: Final = 1e-12  # far more than what the rounding of a release's loss adds
 _CURVE: Final = 1  # the curve of a pass was chosen at its start

@@ -11,9 +11,8 @@ from accounting.events import NeighboringRelation
 from accounting.filters.integer_totals import delta_limit, loss_of
 from accounting.filters.renyi import FAILURE_SHARE, renyi_total
 from accounting.filters.selection import UNION_ORDERS
-from accounting.guarantees import DEFAULT_ACCEPT, Status
+from accounting.guarantees import DEFAULT_ACCEPT, Status, theorem
 from accounting.rounding import LIBRARY_ULPS, Array, require, rounded_down, rounded_up
-from accounting.theorem import theorem
 
 _ALL: Final = tuple(NeighboringRelation)
 ODOMETER_ORDERS: Final = UNION_ORDERS

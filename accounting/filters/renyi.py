@@ -10,12 +10,10 @@ from typing import Any, ClassVar, Final, Self
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.event_counts import EventCounts, pass_length, passes_by_sampling
 from accounting.events import Event, NeighboringRelation
-from accounting.filters.capacity import (
-    LimitedFilter,
-)
 from accounting.filters.event_costs import losses_at
 from accounting.filters.falling_noise import passes_total
 from accounting.filters.integer_totals import (
+    LimitedFilter,
     Total,
     delta_limit,
     delta_units,

@@ -1,12 +1,10 @@
 """Which filter holds a budget: chosen when it is set, read back from what was stored."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation, Sampling
 from accounting.filters.closed_form import ApproximateDpFilter, GaussianFilter
 from accounting.filters.default_order import default_order
@@ -104,19 +102,6 @@ def best_order(*, epsilon: float, delta: float) -> float:
     best, integer = int(np.argmax(steps)), int(np.argmax(whole))
     near = steps[integer] >= steps[best] - _FEWER * abs(steps[best])
     return float(ORDERS[integer if near else best])
-
-
-def union_price(
-    counts: EventCounts,
-    *,
-    relation: NeighboringRelation,
-    delta: float,
-    accept: frozenset[Status] = DEFAULT_ACCEPT,
-    orders: Sequence[float] = UNION_ORDERS,
-) -> float:
-    """The least epsilon at which a union of orders admits a ledger. Upper, nats."""
-    held = choose(UnionFilter.kind, epsilon=math.inf, delta=delta, orders=orders)
-    return held.spent(held.total(counts, relation=relation, accept=accept))
 
 
 def pass_rule(

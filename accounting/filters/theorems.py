@@ -8,10 +8,9 @@ import numpy as np
 
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_mu
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.renyi.conversion import conversion_costs
 from accounting.rounding import LIBRARY_ULPS, Array, require, rounded_down, rounded_up
-from accounting.theorem import theorem
 
 _ALL: Final = tuple(NeighboringRelation)
 

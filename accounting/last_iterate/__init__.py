@@ -5,8 +5,8 @@ They need facts about the loss and the steps that no event shows: the trainer de
 
 from typing import Any, Final
 
+from accounting.guarantees import Theorem
 from accounting.last_iterate import closed_forms, lipschitz, random_order, sampled, shift
-from accounting.theorem import Theorem
 
 THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *lipschitz.THEOREMS,

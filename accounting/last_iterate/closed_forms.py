@@ -11,12 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.last_iterate.domains import least_bounded
 from accounting.last_iterate.geometric import SURELY, TINY, UP, power, rate_of, total
 from accounting.last_iterate.shift import ASSUMPTIONS, BOUNDED, RELATIONS
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_up
-from accounting.theorem import theorem
 
 COUNT_MAX: Final = 10**12  # of steps, and of passes; their products are far below overflow
 POSITIONS_MAX: Final = 10**7  # of a pass, where all are asked for

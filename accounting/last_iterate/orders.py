@@ -11,8 +11,7 @@ from accounting.last_iterate.closed_forms import cyclic_mus, worst_cyclic_mu
 from accounting.last_iterate.random_order import averaged_pair
 from accounting.last_iterate.shift import best_start_mu, shift_mu
 from accounting.last_iterate.stretches import Stretch, envelope, merged, split
-from accounting.pld.contour.parameters import Units
-from accounting.pld.pairs import GaussianPair, Pair
+from accounting.pld.pairs import GaussianPair, Pair, Units
 from accounting.rounding import Array, rounded_down, rounded_up, sum_up
 
 ARRAY_STEPS_MAX: Final = 5 * 10**5  # of unequal steps told one by one, over all places of a pass

@@ -13,13 +13,12 @@ import numpy.typing as npt
 from scipy import special
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.certified_composition import delta_bracket, epsilon_bracket
 from accounting.pld.dense_pairs import loss_grid, profile_pair
 from accounting.pld.pairs import DensePair
 from accounting.pld.profiles import LOSS_MAX, NORMAL, NORMAL_SQUARED, TINY
 from accounting.rounding import ERFCX_UNITS, UNIT_ROUNDOFF, Array, least_true
-from accounting.theorem import theorem
 
 POSITIONS_MAX: Final = 10**7  # of an array; they are sorted, and then grouped
 GROUPS: Final = 2048  # distinct mus that an average keeps: half of them as they are

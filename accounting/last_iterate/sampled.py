@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.last_iterate.declared import DataOrder
 from accounting.last_iterate.sampled_run import (
     Constant,
@@ -25,7 +25,6 @@ from accounting.renyi.fixed_size import swap_rdp
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import poisson_gaussian_rdp
 from accounting.rounding import UNIT_ROUNDOFF, Array
-from accounting.theorem import theorem
 
 _PROOF: Final = "docs/theory/sampled_last_iterate.md, Theorem 1"
 _RELATIONS: Final = (NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL)

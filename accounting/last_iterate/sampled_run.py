@@ -11,8 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from accounting.last_iterate.declared import DataOrder
-from accounting.pld.contour.parameters import Units
-from accounting.pld.pairs import GaussianPair, Pair, SampledGaussianPair, SymmetricPair
+from accounting.pld.pairs import GaussianPair, Pair, SampledGaussianPair, SymmetricPair, Units
 from accounting.rounding import require, rounded_up
 
 STEPS_MAX: Final = 10**9

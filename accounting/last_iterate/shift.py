@@ -18,11 +18,10 @@ from typing import Final
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.last_iterate.blocks import Blocks, Mask
 from accounting.last_iterate.starts import best_start
 from accounting.rounding import Array, rounded_up
-from accounting.theorem import theorem
 
 _LEAST: Final = 1e-290  # of a distance that is carried; smaller ones count as this
 STEPS_MAX: Final = 10**7  # of one run; ten arrays of them stay below a gigabyte

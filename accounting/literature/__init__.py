@@ -6,6 +6,7 @@ core but the catalog imports them. `refuted` holds what is wrong, retracted or c
 
 from typing import Any, Final
 
+from accounting.guarantees import Theorem
 from accounting.literature import (
     contraction,
     hypothesis_testing,
@@ -17,7 +18,6 @@ from accounting.literature import (
     total_variation,
     toy_shuffle,
 )
-from accounting.theorem import Theorem
 
 THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *subsampled_renyi.THEOREMS,

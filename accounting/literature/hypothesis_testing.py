@@ -8,10 +8,9 @@ import math
 from typing import Final
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.literature.total_variation import total_variation_of_dp
 from accounting.rounding import rounded_down, rounded_up
-from accounting.theorem import theorem
 
 _ALL: Final = tuple(NeighboringRelation)
 _PAGE: Final = "docs/theory/composition.md"

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Final
 
 from accounting.events import FixedSize, NeighboringRelation, Poisson
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.pure import amplified_epsilon
 from accounting.rounding import LIBRARY_ULPS, rounded_down, rounded_up
-from accounting.theorem import theorem
 
 _ROUNDING: Final = 4 * LIBRARY_ULPS  # ulps, of a few operations
 ADD_OR_REMOVE_ONE: Final = NeighboringRelation.ADD_OR_REMOVE_ONE

@@ -15,9 +15,8 @@ import numpy as np
 
 from accounting.binomial import TAIL, TRIALS_FAIR, Window, fair_tails, window
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF
-from accounting.theorem import theorem
 
 _RELATIONS: Final = (NeighboringRelation.REPLACE_ONE,)
 _SHUFFLED: Final = (Assumption.FRESH_SECRET_ORDER, Assumption.INDEPENDENT_ANSWERS)

@@ -11,7 +11,7 @@ import numpy as np
 
 from accounting.binomial import Window, sum_window, window
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.literature.local_randomizers import (
     CUT,
     EPSILON0_MAX,
@@ -20,7 +20,6 @@ from accounting.literature.local_randomizers import (
     least_epsilon,
 )
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF
-from accounting.theorem import theorem
 
 _ROUNDING: Final = 8 * LIBRARY_ULPS * UNIT_ROUNDOFF  # relative, of a dozen operations
 RECORDS_MAX: Final = 10**4  # users: a law takes a millisecond, and thousands are looked at

@@ -11,12 +11,11 @@ import numpy as np
 from scipy import special
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.moments import log_sum
 from accounting.renyi.orders import ORDER_MAX
 from accounting.renyi.poisson import curve_of
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
-from accounting.theorem import theorem
 
 _LOG_TWO: Final = math.log(2)
 _ROUNDING: Final = 4 * LIBRARY_ULPS * UNIT_ROUNDOFF  # relative to the size of a term's parts

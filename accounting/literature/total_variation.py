@@ -12,9 +12,8 @@ from scipy import special
 
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_delta, gaussian_dp, gaussian_mu
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, rounded_up, sum_up
-from accounting.theorem import theorem
 
 _ALL: Final = tuple(NeighboringRelation)
 _PAGE: Final = "docs/theory/composition.md"

@@ -8,9 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.rounding import rounded_up
-from accounting.theorem import theorem
 
 # Slope of the first loss, -sin(pi x)/pi, wherever two steps of length one from 0 can lead. The
 # second loss is its negative.

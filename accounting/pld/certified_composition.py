@@ -20,10 +20,10 @@ import numpy as np
 from accounting import work_budgets
 from accounting.events import Direction, NeighboringRelation
 from accounting.gaussian import gaussian_bracket_delta, gaussian_bracket_epsilon
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.contour import complex_moments, real_moments
 from accounting.pld.contour.contour_bounds import contour_delta, contour_epsilon, failure_of
-from accounting.pld.contour.parameters import NoDecayError, Units, log_total_moments
+from accounting.pld.contour.inversion import NoDecayError, log_total_moments
 from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, NoMomentsError
 from accounting.pld.exact_search import exact_epsilon
 from accounting.pld.lattice.lattice_bounds import End, lattice_delta, lattice_epsilon
@@ -34,12 +34,12 @@ from accounting.pld.pairs import (
     GaussianPair,
     InterpolatedSteps,
     Pair,
+    Units,
     different_orders,
 )
 from accounting.pld.rare_losses import are_rare, rare_bracket, rare_delta
 from accounting.pld.tails import profile
 from accounting.rounding import UNIT_ROUNDOFF
-from accounting.theorem import theorem
 from accounting.work_limit import attempted, cached_with_cost
 
 WIDTH: Final = 1e-8  # relative, aimed at where the contour serves

@@ -15,12 +15,10 @@ from typing import Final
 from scipy import special
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Status
-from accounting.pld.contour.interpolated_moments import Sampled, density_ratio
-from accounting.pld.contour.parameters import Units
-from accounting.pld.pairs import InterpolatedSteps, Pair, ReplacedGaussianPair
+from accounting.guarantees import Status, theorem
+from accounting.pld.contour.interpolated_moments import density_ratio
+from accounting.pld.pairs import InterpolatedSteps, MixturePair, Pair, ReplacedGaussianPair, Units
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF
-from accounting.theorem import theorem
 
 # Between nodes, in the logarithm of a step's standard deviation; coarser where they are too many.
 _SPACINGS: Final = (0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.04)
@@ -37,10 +35,10 @@ _KEPT_MIN: Final = 0.5  # of the density of near that a prolonged line must leav
 class _Cell:
     """Two neighbouring nodes, and the steps between them."""
 
-    near: Sampled
-    far: Sampled
-    beyond: Sampled  # the node after far
-    steps: list[tuple[Sampled, int]]
+    near: MixturePair
+    far: MixturePair
+    beyond: MixturePair  # the node after far
+    steps: list[tuple[MixturePair, int]]
 
 
 def interpolate_noises(units: Units, *, upper: bool) -> Units | None:
@@ -50,10 +48,10 @@ def interpolate_noises(units: Units, *, upper: bool) -> Units | None:
         units: distinct pairs and how often each counts.
         upper: whether what is returned dominates the units, or is dominated by them.
     """
-    kinds: defaultdict[tuple[type, float], list[tuple[Sampled, int]]] = defaultdict(list)
+    kinds: defaultdict[tuple[type, float], list[tuple[MixturePair, int]]] = defaultdict(list)
     found: list[tuple[Pair, int]] = []
     for pair, count in units:
-        if isinstance(pair, Sampled) and _NOISES[0] <= pair.noise_multiplier <= _NOISES[1]:
+        if isinstance(pair, MixturePair) and _NOISES[0] <= pair.noise_multiplier <= _NOISES[1]:
             kinds[type(pair), pair.sampling_probability].append((pair, count))
         else:
             found.append((pair, count))
@@ -90,12 +88,12 @@ def interpolated_below(units: Units) -> Units | None:
     return interpolate_noises(units, upper=False)
 
 
-def _cells(steps: list[tuple[Sampled, int]]) -> Iterable[_Cell]:
+def _cells(steps: list[tuple[MixturePair, int]]) -> Iterable[_Cell]:
     """The steps by the nodes that they lie between, as finely as there may be cells."""
     # Where their shares are rounded, fewer cells serve as well.
     most = _CELLS_MAX if len(steps) <= _SHARES_MAX * _CELLS_MAX else _CELLS_MAX // 2
     for spacing in _SPACINGS:
-        cells: defaultdict[int, list[tuple[Sampled, int]]] = defaultdict(list)
+        cells: defaultdict[int, list[tuple[MixturePair, int]]] = defaultdict(list)
         for pair, count in steps:
             cells[_place(pair.noise_multiplier, spacing)].append((pair, count))
         if len(cells) <= min(most, len(steps) / _FEWER):
@@ -125,19 +123,19 @@ def _noise_at(place: int, spacing: float) -> float:
     return 1 / math.sqrt(square)
 
 
-def _node(like: Sampled, place: int, spacing: float) -> Sampled:
+def _node(like: MixturePair, place: int, spacing: float) -> MixturePair:
     return type(like)(
         noise_multiplier=_noise_at(place, spacing), sampling_probability=like.sampling_probability
     )
 
 
-def _variation(pair: Sampled) -> float:
+def _variation(pair: MixturePair) -> float:
     """v, the total variation of the pair without sampling; to a few roundoffs."""
     distance = 2 if isinstance(pair, ReplacedGaussianPair) else 1
     return float(special.erf(distance / (2 * math.sqrt(2) * pair.noise_multiplier)))
 
 
-def _share(pair: Sampled, near: Sampled, far: Sampled) -> tuple[float, float]:
+def _share(pair: MixturePair, near: MixturePair, far: MixturePair) -> tuple[float, float]:
     """(share, error): where v of a pair lies between far's and near's."""
     low, high = _variation(far), _variation(near)
     gap = high - low
@@ -190,8 +188,8 @@ def _prolonged(cell: _Cell) -> list[tuple[Pair, int]]:
 
 
 def _steps(
-    near: Sampled,
-    far: Sampled,
+    near: MixturePair,
+    far: MixturePair,
     shares: list[float],
     counts: list[int],
     above: InterpolatedSteps | None = None,

@@ -5,7 +5,7 @@ removed, and log dQ/dP under Q where it is added. A pair is a value: equal pairs
 every cache.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from accounting.events import Direction
@@ -35,6 +35,9 @@ class ReplacedGaussianPair:
 
     noise_multiplier: float  # sigma, noise std over the norm bound; > 0
     sampling_probability: float  # q, in (0, 1)
+
+
+MixturePair = SampledGaussianPair | ReplacedGaussianPair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +103,8 @@ class InterpolatedSteps:
     far away from near, as long as that leaves every loss a positive density.
     """
 
-    near: SampledGaussianPair | ReplacedGaussianPair  # with less noise than far
-    far: SampledGaussianPair | ReplacedGaussianPair  # of the same kind and sampling probability
+    near: MixturePair  # with less noise than far
+    far: MixturePair  # of the same kind and sampling probability
     shares: tuple[float, ...]  # of near, >= 0
     counts: tuple[int, ...]  # of the steps with each share
     # Steps that dominate these, with coins alone: they bound the moments where a share exceeds 1.
@@ -118,6 +121,7 @@ Pair = (
     | SymmetricPair
     | InterpolatedSteps
 )
+Units = Sequence[tuple[Pair, int]]  # pairs, and how often each counts
 
 
 def different_orders(pairs: Iterable[Pair]) -> tuple[Direction, ...]:

@@ -14,10 +14,10 @@ from scipy import special
 
 from accounting.events import Direction
 from accounting.pld.contour.contour_bounds import contour_epsilon
-from accounting.pld.contour.parameters import NoDecayError, Units
+from accounting.pld.contour.inversion import NoDecayError
 from accounting.pld.contour.real_moments import NoMomentsError, log_best_share
 from accounting.pld.dense_pairs import cell_masses
-from accounting.pld.pairs import DiscretePair, Pair, SampledGaussianPair
+from accounting.pld.pairs import DiscretePair, Pair, SampledGaussianPair, Units
 from accounting.pld.profiles import LIBRARY
 from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.work_limit import spend

@@ -4,11 +4,10 @@ import math
 from typing import Final
 
 from accounting.events import Direction, NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.certified_composition import WIDTH, delta_in_order, epsilon_in_order
-from accounting.pld.contour.parameters import Units
+from accounting.pld.pairs import Units
 from accounting.rounding import LIBRARY_ULPS, rounded_down, rounded_up
-from accounting.theorem import theorem
 
 _SHARE: Final = 0.5  # of delta for the first comparison; the best is near, and little is lost
 _PARTS: Final = (0.4, 0.45, 0.5, 0.55, 0.6)  # of epsilon for the first comparison

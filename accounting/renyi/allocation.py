@@ -15,12 +15,11 @@ import numpy as np
 from scipy import special
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.moments import log_sum
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import curve_of, gaussian_rdp
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
-from accounting.theorem import theorem
 from accounting.work_limit import spend
 
 _U: Final = UNIT_ROUNDOFF

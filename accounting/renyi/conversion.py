@@ -5,9 +5,8 @@ import math
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_up
-from accounting.theorem import theorem
 
 _SOURCE = "Canonne, Kamath and Steinke 2020, NeurIPS, arXiv:2004.00010v4, Proposition 12"
 

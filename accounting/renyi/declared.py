@@ -1,11 +1,10 @@
 """Renyi curves of black boxes whose guarantee somebody else proved."""
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.pure import pure_dp_rdp
 from accounting.rounding import UNIT_ROUNDOFF, Array
-from accounting.theorem import theorem
 
 
 @theorem(

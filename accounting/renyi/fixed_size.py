@@ -7,7 +7,7 @@ two norm bounds, not one. The same pair bounds Poisson sampling when a record ma
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import (
     add_moments,
@@ -17,7 +17,6 @@ from accounting.renyi.poisson import (
     remove_moments,
 )
 from accounting.rounding import Array
-from accounting.theorem import theorem
 
 
 def swap_moments(*, noise_multiplier: float, rate: float, orders: Array) -> Array:

@@ -6,12 +6,11 @@ from typing import Final
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import curve_of
 from accounting.renyi.pure import amplified_epsilon, pure_dp_rdp
 from accounting.rounding import UNIT_ROUNDOFF, Array
-from accounting.theorem import theorem
 from accounting.work_limit import spend
 
 _SERIES_TERMS: Final = 24  # 1/24! is far below the rounding

@@ -1,10 +1,9 @@
 """Loaders that go through the data pass by pass: one Gaussian a pass."""
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.poisson import gaussian_rdp
 from accounting.rounding import Array
-from accounting.theorem import theorem
 
 
 @theorem(

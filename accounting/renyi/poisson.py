@@ -6,11 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from accounting.events import Direction, NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.moments import is_too_fine, log_integer_moments, log_real_moments
 from accounting.renyi.orders import checked_orders
 from accounting.rounding import UNIT_ROUNDOFF, Array
-from accounting.theorem import theorem
 from accounting.work_limit import spend
 
 Indices = npt.NDArray[np.intp]

@@ -6,11 +6,10 @@ from typing import Final
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import curve_of
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_up
-from accounting.theorem import theorem
 
 # Losses below this are rounded up to it: their moment, about loss^2, must stay a normal number.
 LOSS_MIN: Final = 1e-150

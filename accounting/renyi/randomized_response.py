@@ -7,13 +7,12 @@ from typing import Final
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.moments import log_bregman, log_sum
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import curve_of
 from accounting.renyi.pure import two_point_moments
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
-from accounting.theorem import theorem
 
 # What cancels in a term is at least this share of it, times the distance of the power from one.
 _CANCELLING: Final = 0.05

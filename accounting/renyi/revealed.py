@@ -6,11 +6,10 @@ from typing import Final
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.orders import checked_orders
 from accounting.renyi.poisson import curve_of
 from accounting.rounding import UNIT_ROUNDOFF, Array
-from accounting.theorem import theorem
 
 _EXPONENT_MIN: Final = 1e-300  # smaller exponents are rounded up to it, above the denormal numbers
 

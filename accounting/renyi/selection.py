@@ -17,7 +17,7 @@ from accounting.events import (
     PoissonTrials,
     Trials,
 )
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.orders import ORDERS, checked_orders
 from accounting.rounding import (
     LIBRARY_ULPS,
@@ -28,7 +28,6 @@ from accounting.rounding import (
     rounded_down,
     rounded_up,
 )
-from accounting.theorem import theorem
 
 SELECTION: Final = (
     Assumption.INDEPENDENT_TRIALS,

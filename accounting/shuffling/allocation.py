@@ -8,11 +8,10 @@ import math
 from typing import Final
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.pairs import DensePair, GaussianPair
 from accounting.rounding import UNIT_ROUNDOFF
 from accounting.shuffling.sums import mean_table
-from accounting.theorem import theorem
 from accounting.work_limit import cached_with_cost
 
 PAIRS_KEPT: Final = 64  # of each kind, 0.1 MB each

@@ -13,12 +13,11 @@ import numpy as np
 
 from accounting.events import Direction, NeighboringRelation
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.dense_pairs import loss_grid, profile_pair
 from accounting.pld.pairs import DensePair, GaussianPair
 from accounting.pld.profiles import LIBRARY, LOSS_MAX, profiles
 from accounting.rounding import Array, least_true, rounded_up
-from accounting.theorem import theorem
 from accounting.work_limit import spend
 
 SPLITS: Final = 400  # epsilons of a step that are tried at a time

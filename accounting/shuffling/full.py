@@ -14,11 +14,10 @@ import numpy as np
 from scipy import special
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.pairs import DensePair
 from accounting.pld.profiles import LIBRARY, NORMAL, NORMAL_SQUARED, TINY
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
-from accounting.theorem import theorem
 from accounting.work_limit import spend
 
 _U: Final = UNIT_ROUNDOFF

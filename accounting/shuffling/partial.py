@@ -13,12 +13,11 @@ from typing import Final
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.pairs import GaussianPair, SymmetricPair
 from accounting.renyi.fixed_size import swap_rdp
 from accounting.renyi.orders import checked_orders
 from accounting.rounding import UNIT_ROUNDOFF, Array, require, rounded_up
-from accounting.theorem import theorem
 
 # Distinct rates of a pass. Each costs the lattice some 80 ms and a Renyi curve 25 ms; eight keep
 # epsilon within 0.5 % where rates double along the pass.

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.pairs import GaussianPair, SymmetricPair
 from accounting.rounding import (
     LIBRARY_ULPS,
@@ -23,7 +23,6 @@ from accounting.rounding import (
 )
 from accounting.shuffling.likelihood_sums import least_sums
 from accounting.shuffling.partial import DATASET_SIZE_MAX
-from accounting.theorem import theorem
 
 # Steps of a pass whose rates are worked out; of more, each stretch has the rate of its last step.
 STEPS_MAX: Final = 4096

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from accounting.events import Direction, NeighboringRelation, TruncatedPoisson
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.contour.real_moments import finite_losses, log_moments_of_atoms
 from accounting.pld.pairs import DensePair
 from accounting.renyi.fixed_size import swap_moments, swap_rdp
@@ -19,7 +19,6 @@ from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, rounded_up
 from accounting.subsampling.replacement import CHANCE_ERROR, chance_of_any, copies
 from accounting.subsampling.truncated import branches
 from accounting.subsampling.units import poisson_unit_pair, poisson_unit_replace_pair
-from accounting.theorem import theorem
 from accounting.work_limit import cached_with_cost
 
 ADD_OR_REMOVE_ONE = NeighboringRelation.ADD_OR_REMOVE_ONE

@@ -11,11 +11,10 @@ import numpy as np
 from scipy import special
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.pairs import ReplacedGaussianPair
 from accounting.pld.profiles import LIBRARY, NORMAL, NORMAL_SQUARED
 from accounting.rounding import ERFCX_UNITS, UNIT_ROUNDOFF, Array
-from accounting.theorem import theorem
 from accounting.work_limit import spend
 
 _U: Final = UNIT_ROUNDOFF

@@ -7,14 +7,13 @@ import numpy as np
 from scipy import special
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.dense_pairs import cell_pair, profile_pair
 from accounting.pld.pairs import DensePair, GaussianPair, SymmetricPair
 from accounting.pld.profiles import NORMAL, NORMAL_SQUARED
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, rounded_up
 from accounting.subsampling.replaced_records import exchanged_for_null
 from accounting.subsampling.special import TAIL, grid_for, upper_profile
-from accounting.theorem import theorem
 from accounting.work_limit import spend
 
 COPIES_MAX: Final = 400  # of one record in one batch that are told apart

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from accounting.events import Direction, NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.dense_pairs import cell_pair, loss_grid, profile_pair
 from accounting.pld.pairs import (
     DensePair,
@@ -17,7 +17,6 @@ from accounting.pld.pairs import (
 from accounting.pld.profiles import LOSS_MAX, profiles
 from accounting.rounding import Array
 from accounting.subsampling.replaced_records import exchanged_for_null
-from accounting.theorem import theorem
 
 TAIL: Final = 1e-60  # of a profile: what it has left where its grid ends is put at infinity
 

@@ -8,13 +8,12 @@ import numpy as np
 from scipy import special
 
 from accounting.events import Direction, NeighboringRelation, TruncatedPoisson
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.dense_pairs import profile_pair
 from accounting.pld.pairs import DensePair, GaussianPair, Pair, SampledGaussianPair, SymmetricPair
 from accounting.rounding import LIBRARY_ULPS, Array, rounded_down, rounded_up, sum_up
 from accounting.subsampling.replaced_records import poisson_replace_tight_pair
 from accounting.subsampling.special import grid_for, swapped_with_null, upper_profile
-from accounting.theorem import theorem
 
 _SURE: Final = 1e-280  # below, a tail may be a double of few digits, or none
 _EPSILON_MAX: Final = 700.0  # nats; beyond, e^epsilon is not finite

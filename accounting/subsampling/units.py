@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from accounting.events import UNIT_ROWS_MAX, NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.dense_pairs import cell_pair, profile_pair
 from accounting.pld.pairs import DensePair
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, require, rounded_up
@@ -16,7 +16,6 @@ from accounting.subsampling.replacement import (
     mixture_profiles,
     symmetric_profile,
 )
-from accounting.theorem import theorem
 from accounting.work_limit import spend
 
 ROWS_MAX: Final = UNIT_ROWS_MAX  # of one person

@@ -18,8 +18,7 @@ from accounting.accountants.best_bound import BEST
 from accounting.calibration import Calibrated, Parameter
 from accounting.event_counts import EventCounts, count_events
 from accounting.events import Gaussian, Laplace, MatrixGaussian, NeighboringRelation, Span
-from accounting.guarantees import Guarantee, covering
-from accounting.theorem import Theorem
+from accounting.guarantees import Guarantee, Theorem, covering
 from service.errors import InvalidRequestError, NotFoundError
 from service.ledger.hidden_iterates import hidden_of, with_hidden_state_bound
 from service.schemas.event_codec import spans_of

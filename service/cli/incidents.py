@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from service.cli.service_client import AwayError, Refused, Service, UrlOption, named, stopped
+from service.cli.service_client import Service, UrlOption, exit_on_refusal, named
 
 incidents = typer.Typer(
     help="Incidents: list them, and say what was done about them.", no_args_is_help=True
@@ -28,10 +28,8 @@ def list_incidents(
 ) -> None:
     """List incidents, the newest first. The key comes from DPLEDGER_API_KEY."""
     asked = {"state": state, "kind": kind, "dataset": dataset, "assignee": assignee}
-    try:
+    with exit_on_refusal():
         found = list(Service(url).pages("/v1/incidents", "incidents", **asked))
-    except (Refused, AwayError) as error:
-        raise stopped(error) from None
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -75,8 +73,6 @@ def reopen(incident: IncidentArgument, text: TextOption = None, url: UrlOption =
 
 def _note(incident: str, url: str | None, **note: Any) -> None:
     body = {name: value for name, value in note.items() if value is not None}
-    try:
+    with exit_on_refusal():
         found = Service(url).post(f"/v1/incidents/{named(incident)}/notes", body)
-    except (Refused, AwayError) as error:
-        raise stopped(error) from None
     typer.echo(found["state"])

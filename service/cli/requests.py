@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from service.cli.options import failed
-from service.cli.service_client import AwayError, Refused, Service, UrlOption, named, stopped
+from service.cli.service_client import Service, UrlOption, exit_on_refusal, named
 
 requests = typer.Typer(
     help="Change requests: ask for another limit, and decide what others ask for.",
@@ -32,11 +32,9 @@ def list_requests(
     as_json: Annotated[bool, typer.Option("--json", help="every request as JSON")] = False,
 ) -> None:
     """List change requests, the oldest first. The key comes from DPLEDGER_API_KEY."""
-    try:
+    with exit_on_refusal():
         asked = {"state": state, "dataset": dataset, "by": by}
         found = list(Service(url).pages("/v1/requests", "requests", **asked))
-    except (Refused, AwayError) as error:
-        raise stopped(error) from None
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -53,10 +51,8 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
 @requests.command("show")
 def show_request(request_id: IdArgument, url: UrlOption = None) -> None:
     """Print a request as JSON: what would change, who asked, why, and what was decided."""
-    try:
+    with exit_on_refusal():
         found = Service(url).get(f"/v1/requests/{named(request_id)}")
-    except (Refused, AwayError) as error:
-        raise stopped(error) from None
     typer.echo(json.dumps(found, indent=2))
 
 
@@ -76,7 +72,7 @@ def ask(
 ) -> None:
     """Ask for another limit or envelope of a dataset, and print the identifier of the request."""
     service = Service(url)
-    try:
+    with exit_on_refusal():
         budget: dict[str, Any] = {"epsilon": epsilon}
         if envelope is not None:
             budget |= {"filter": "envelope", "envelope": _items(envelope)}
@@ -85,8 +81,6 @@ def ask(
             delta = present["delta"] if present else 1e-5
         body = {"reason": reason, "budget": budget | {"delta": delta}}
         found = service.post(f"/v1/datasets/{named(dataset)}/requests", body)
-    except (Refused, AwayError) as error:
-        raise stopped(error) from None
     typer.echo(found["id"])
 
 
@@ -116,8 +110,6 @@ def withdraw(request_id: IdArgument, reason: ReasonOption, url: UrlOption = None
 
 
 def _decide(request_id: str, verb: str, reason: str, url: str | None) -> None:
-    try:
+    with exit_on_refusal():
         found = Service(url).post(f"/v1/requests/{named(request_id)}:{verb}", {"reason": reason})
-    except (Refused, AwayError) as error:
-        raise stopped(error) from None
     typer.echo(found["state"])

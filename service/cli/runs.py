@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from service.cli.options import failed
-from service.cli.service_client import AwayError, Refused, Service, UrlOption, named, stopped
+from service.cli.service_client import Service, UrlOption, exit_on_refusal, named
 from service.formatting import NO_BOUND, charged_share, lower, upper
 from service.schemas.run_states import STATES
 
@@ -37,10 +37,8 @@ def runs(
     steps have used; "-" is a run without a budget of its own: `dpledger watch RUN` says what its
     dataset was charged. The key comes from DPLEDGER_API_KEY.
     """
-    try:
+    with exit_on_refusal():
         found = _with_certified(Service(url), dataset=dataset, state=state, by=by)
-    except (Refused, AwayError) as error:
-        raise stopped(error) from None
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     elif sys.stdout.isatty():
@@ -115,11 +113,9 @@ def report(
         raise failed("--delta: must lie in (0, 1)")
     path = f"/runs/{named(run)}" if run is not None else f"/datasets/{named(dataset or '')}"
     service = Service(url)
-    try:
+    with exit_on_refusal():
         service.get(f"/v1{path}")  # says what is wrong in words, not as a page
         page = service.text(f"{path}/report", format="file", delta=delta or None)
-    except (Refused, AwayError) as error:
-        raise stopped(error) from None
     if out is None:
         typer.echo(page, nl=False)
         return

@@ -6,6 +6,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Annotated, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -187,6 +188,10 @@ def named(name: str) -> str:
     return quote(name, safe="")
 
 
-def stopped(error: Refused | AwayError) -> typer.Exit:
-    """Say why there is no answer; to be raised."""
-    return failed(" ".join(str(error).split()))
+@contextmanager
+def exit_on_refusal() -> Iterator[None]:
+    """Inside, what the service refuses ends the command, as does no answer; it says why."""
+    try:
+        yield
+    except (Refused, AwayError) as error:
+        raise failed(" ".join(str(error).split())) from None

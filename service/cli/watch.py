@@ -17,7 +17,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.service_client import AwayError, Json, Refused, Service, UrlOption, named, stopped
+from service.cli.service_client import (
+    AwayError,
+    Json,
+    Refused,
+    Service,
+    UrlOption,
+    exit_on_refusal,
+    named,
+)
 from service.formatting import lower, upper
 from service.schemas.run_states import CLOSED
 
@@ -54,16 +62,12 @@ def watch(
     Without a terminal, a line is printed for each change. The key comes from DPLEDGER_API_KEY.
     """
     service = Service(url)
-    try:
+    with exit_on_refusal(), contextlib.suppress(KeyboardInterrupt):
         changes = _changes(service, run, delta=delta, seconds=seconds)
         if sys.stdout.isatty():
             _draw(changes)
         else:
             _print(changes)
-    except (Refused, AwayError) as error:
-        raise stopped(error) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(0) from None
 
 
 def _changes(

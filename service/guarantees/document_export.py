@@ -8,13 +8,11 @@ from sqlalchemy import Connection, Row, bindparam, select
 
 from service.guarantees.replay import corrections_of, recorded
 from service.ledger.budgets.strategies import kept_strategies
+from service.ledger.lookups import branches_of
 from service.schemas.correlated.strategies import named_in
 from service.schemas.event_codec import LEDGER_FORMAT, MAIN, merge_spans
-from service.storage.tables import branches, findings, releases
+from service.storage.tables import findings, releases
 
-_BRANCHES: Final = (
-    select(branches).where(branches.c.run_id == bindparam("run")).order_by(branches.c.id)
-)
 _RELEASES: Final = (
     select(releases.c.branch_id, releases.c.step)
     .where(releases.c.run_id == bindparam("run"))
@@ -31,7 +29,7 @@ def document_of(
 ) -> dict[str, Any]:
     """The run's ledger document; delta is what it is to be read at."""
     spans, beyond, admitted = _spans(recorded(connection, run))
-    found = list(connection.execute(_BRANCHES, {"run": run.id}))
+    found = branches_of(connection, run)
     names = {branch.id: branch.name for branch in found}
     main = next(branch for branch in found if branch.name == MAIN)
     document: dict[str, Any] = {

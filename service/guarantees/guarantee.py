@@ -68,13 +68,11 @@ def guarantee_of(
     dataset: Row[Any],
     *,
     sequence: int,
-    delta: float | None = None,
-    epsilon: float | None = None,
-    accountant: str = best_bound.BEST,
+    delta: float | None,
 ) -> GuaranteeAnswer:
-    """Return what a dataset's event counts guarantee."""
-    asked = Question(delta=delta, epsilon=epsilon, accountant=accountant)
-    return answer(_compute_guarantee(counts, dataset, asked), counts=counts, sequence=sequence)
+    """Return what a dataset's event counts guarantee at a delta."""
+    found = _compute_guarantee(counts, dataset, Question(delta=delta))
+    return answer(found, counts=counts, sequence=sequence)
 
 
 def _compute_guarantee(

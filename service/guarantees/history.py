@@ -14,7 +14,7 @@ from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Status
 from accounting.work_limit import as_many
-from service.guarantees.guarantee import READING, Question, resolve_query
+from service.guarantees.guarantee import READING
 from service.guarantees.replay import (
     Fold,
     LaidOver,
@@ -25,7 +25,6 @@ from service.guarantees.replay import (
 )
 from service.ledger.budgets.budget import accept_of
 from service.ledger.budgets.pass_positions import taken_in_run
-from service.ledger.lookups import dataset_of, find_run
 from service.schemas.responses import EVERY_STEP, Answer
 
 HISTORY_POINTS: Final = 170_000_000  # the same for a history
@@ -93,24 +92,6 @@ class HistoryReading:
             epsilon=bound.epsilon if bound else None,
             epsilon_lower=bound.epsilon_lower if bound and self.floor else None,
         )
-
-
-def run_history(
-    connection: Connection, run_name: str, *, delta: float | None, points: int
-) -> History:
-    """Epsilon after evenly spaced numbers of steps, the last included; fewer if they take long.
-
-    Raises:
-        NotFoundError: there is no such run.
-        InvalidRequestError: no delta is known.
-    """
-    run = find_run(connection, run_name)
-    dataset = dataset_of(connection, run)
-    at = resolve_query(Question(delta=delta), dataset, run).delta or 0.0
-    read = HistoryReading.of(run, dataset, delta=at)
-    return History(
-        run=run.name, delta=at, points=read_whole(connection, run, dataset, read, points).points
-    )
 
 
 @dataclass(slots=True, kw_only=True)

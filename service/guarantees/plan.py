@@ -26,13 +26,12 @@ from service.schemas.event_codec import spans_of
 from service.schemas.field_errors import CLOSED_TAG, OPEN_TAG
 from service.schemas.mechanisms import (
     ApproximateDpMechanism,
-    NoiseMultiplier,
     NoMechanism,
     RandomizedResponseMechanism,
     SelectionMechanism,
     ZcdpMechanism,
 )
-from service.schemas.message import Delta, Probability, Wire
+from service.schemas.message import Delta, NoiseMultiplier, Probability, Wire
 from service.schemas.plan_response import (
     PlanAnswer,
     PlanEnvelope,

@@ -1,8 +1,9 @@
 """The registry as it goes out: every theorem built."""
 
 from collections.abc import Mapping
+from functools import cache
 
-import accounting
+from accounting.catalog import THEOREMS
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from service.schemas.responses import Answer
@@ -27,8 +28,9 @@ class BoundList(Answer):
     bounds: list[BoundAnswer]
 
 
+@cache
 def bound_answers() -> Mapping[str, BoundAnswer]:
-    """The registry by id."""
+    """The registry by id, the same for as long as the process runs."""
     return {
         theorem.id: BoundAnswer(
             id=theorem.id,
@@ -40,5 +42,5 @@ def bound_answers() -> Mapping[str, BoundAnswer]:
             parameters=list(theorem.parameters),
             counterexample=theorem.counterexample or None,
         )
-        for theorem in accounting.THEOREMS
+        for theorem in THEOREMS
     }

@@ -124,7 +124,6 @@ class KeyRing:
         requests_per_second: float | None = None,
         viewer_requests_per_second: float | None = None,
         body_bytes_max: int | None = None,
-        directory: Directory | None = None,
     ) -> None:
         """Read the keys of a database.
 
@@ -134,9 +133,8 @@ class KeyRing:
             requests_per_second: of keys that have no rate of their own.
             viewer_requests_per_second: of such keys of viewers, where the former says nothing.
             body_bytes_max: the same.
-            directory: knows callers by tokens of identity providers.
         """
-        self.directory = directory
+        self.directory: Directory | None = None  # knows callers by tokens of identity providers
         self.reach = Reach(engine)
         self.uses = KeyUses(engine)
         self._engine = engine

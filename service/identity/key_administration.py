@@ -31,8 +31,8 @@ from service.identity.keys import (
 from service.identity.rate_limit import RATE_MAX, RATE_MIN
 from service.ledger.log.leaves import INSTALLATION_ROW
 from service.ledger.lookups import page_of_rows
-from service.schemas.message import Body, bounds, within
-from service.schemas.requests import PERSON_LENGTH_MAX, Name, Text
+from service.schemas.message import Body, Within
+from service.schemas.requests import Name, PersonName, Text
 from service.schemas.responses import Answer, Page
 from service.storage.tables import api_keys
 
@@ -63,22 +63,9 @@ def _is_moment(text: str) -> str:
 
 KeyMoment = Annotated[str, Field(max_length=_MOMENT_MAX), AfterValidator(_is_moment)]
 KeyScope = Literal["viewer", "trainer", "owner", "approver", "admin"]
-KeyRate = Annotated[
-    float,
-    AfterValidator(within(RATE_MIN, RATE_MAX)),
-    Field(json_schema_extra=bounds(RATE_MIN, RATE_MAX)),
-]
-BodyBytes = Annotated[
-    int,
-    AfterValidator(within(BODY_BYTES_MIN, BODY_BYTES_MOST)),
-    Field(json_schema_extra=bounds(BODY_BYTES_MIN, BODY_BYTES_MOST)),
-]
-PersonName = Annotated[str, Field(min_length=1, max_length=PERSON_LENGTH_MAX)]
-GraceSeconds = Annotated[
-    int,
-    AfterValidator(within(0, GRACE_SECONDS_MAX)),
-    Field(json_schema_extra=bounds(0, GRACE_SECONDS_MAX)),
-]
+KeyRate = Annotated[float, Within(RATE_MIN, RATE_MAX)]
+BodyBytes = Annotated[int, Within(BODY_BYTES_MIN, BODY_BYTES_MOST)]
+GraceSeconds = Annotated[int, Within(0, GRACE_SECONDS_MAX)]
 
 
 class NewKey(Body):

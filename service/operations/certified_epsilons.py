@@ -12,17 +12,16 @@ from sqlalchemy import Connection, Row, bindparam, select
 from service.errors import TooExpensiveError
 from service.guarantees.event_counts import counts_of_runs
 from service.guarantees.guarantee import Question, dataset_guarantee, guarantee_of, run_guarantee
+from service.ledger.append.state_rows import DATASETS
 from service.ledger.budgets.budget import delta_of
 from service.operations.budget_summaries import steps_of
 from service.schemas.responses import EVERY_STEP, Answer, GuaranteeAnswer, RunPage
-from service.storage.tables import corrections, datasets
+from service.storage.tables import corrections
 from service.storage.versioned_cache import VersionedCache
 
 CERTIFIED_MAX: Final = 20_000  # of runs that are kept, and of datasets; some 400 bytes each
 UNLIMITED_DELTA: Final = 1e-5  # at which a dataset without a limit is told
 CERTIFIED_SECONDS: Final = 0.5  # of processor time that a list may take for what it does not know
-
-_HOMES: Final = select(datasets).where(datasets.c.id.in_(bindparam("ids", expanding=True)))
 _CORRECTED: Final = (
     select(corrections.c.run_id)
     .distinct()
@@ -140,7 +139,7 @@ def _key(row: Row[Any]) -> Hashable:
 
 def _homes_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, Row[Any]]:
     ids = sorted({row.dataset_id for row in rows})
-    return {row.id: row for row in connection.execute(_HOMES, {"ids": ids})}
+    return {row.id: row for row in connection.execute(DATASETS, {"ids": ids})}
 
 
 def _versions(

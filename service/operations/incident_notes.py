@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 from sqlalchemy import Connection, Row, bindparam, or_, select
 
@@ -21,15 +21,11 @@ from service.ledger.incidents import INCIDENT_ROWS, incident_id
 from service.ledger.log.notes import insert_note
 from service.ledger.lookups import lock_dataset
 from service.schemas.message import Body
-from service.schemas.requests import PERSON_LENGTH_MAX, Text, printable
+from service.schemas.requests import PersonName, Text, printable
 from service.storage.tables import api_keys, incident_notes, incidents
 
 _IDENTIFIER: Final = re.compile(r"incident-([1-9][0-9]{0,17})-[0-9a-f]{1,20}")
-
-
-Assignee = Annotated[
-    str, Field(min_length=1, max_length=PERSON_LENGTH_MAX), AfterValidator(printable)
-]
+Assignee = Annotated[PersonName, AfterValidator(printable)]
 
 
 class Action(StrEnum):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from accounting.last_iterate.declared import (
     SCALE_MAX,
@@ -14,25 +14,17 @@ from accounting.last_iterate.declared import (
     Stage,
 )
 from service.errors import InvalidRequestError
-from service.schemas.message import Wire, bounds, within
+from service.schemas.message import Wire, Within
 
 _STEP_MAX: Final = 10**12
-Scale = Annotated[
-    float, AfterValidator(within(SCALE_MIN, SCALE_MAX)),
-    Field(json_schema_extra=bounds(SCALE_MIN, SCALE_MAX)),
-]  # fmt: skip
-Curvature = Annotated[
-    float, AfterValidator(within(-SCALE_MAX, SCALE_MAX)),
-    Field(json_schema_extra=bounds(-SCALE_MAX, SCALE_MAX)),
-]  # fmt: skip
+Scale = Annotated[float, Within(SCALE_MIN, SCALE_MAX)]
+Curvature = Annotated[float, Within(-SCALE_MAX, SCALE_MAX)]
 
 
 class StageMessage(Wire):
     """A learning rate, from one step to the next stage."""
 
-    first_step: Annotated[
-        int, AfterValidator(within(0, _STEP_MAX)), Field(json_schema_extra=bounds(0, _STEP_MAX))
-    ]
+    first_step: Annotated[int, Within(0, _STEP_MAX)]
     learning_rate: Scale
 
 

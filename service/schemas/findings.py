@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.schemas.message import Body, Wire, bounds, within
+from service.schemas.message import Body, Sha256, Wire, Within
 from service.schemas.requests import BatchSizesVerdict, Name, SamplingStatus, Step, printable
 from service.schemas.samplings import CompleteSampling
 
@@ -24,20 +24,9 @@ SEEN_MAX: Final = 40  # entries
 NUMBER_MAX: Final = 10**15  # of what was seen; every double that is whole up to it is exact
 WORLD_SIZE_MAX: Final = 100_000  # processes of one job
 
-WorldSize = Annotated[
-    int, AfterValidator(within(1, WORLD_SIZE_MAX)), Field(json_schema_extra=bounds(1, 10**5))
-]
-_Rank = Annotated[
-    int,
-    AfterValidator(within(0, WORLD_SIZE_MAX - 1)),
-    Field(json_schema_extra=bounds(0, WORLD_SIZE_MAX - 1)),
-]
-Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
-_Level = Annotated[
-    float,
-    AfterValidator(within(0.0, 1.0, ends="()")),
-    Field(json_schema_extra=bounds(0, 1, ends="()")),
-]
+WorldSize = Annotated[int, Within(1, WORLD_SIZE_MAX)]
+_Rank = Annotated[int, Within(0, WORLD_SIZE_MAX - 1)]
+_Level = Annotated[float, Within(0, 1, ends="()")]
 _Reason = Annotated[str, Field(max_length=500), AfterValidator(printable)]
 
 
@@ -52,12 +41,12 @@ def _seen(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         ) from None
 
 
-_MARGINS: Final = Field(json_schema_extra=bounds(-NUMBER_MAX, NUMBER_MAX))
+_MARGINS: Final = Within(-NUMBER_MAX, NUMBER_MAX)
 SeenName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(printable)]
 SeenValue = Annotated[
     bool
-    | Annotated[int, AfterValidator(within(-NUMBER_MAX, NUMBER_MAX)), _MARGINS]
-    | Annotated[float, AfterValidator(within(-float(NUMBER_MAX), float(NUMBER_MAX))), _MARGINS]
+    | Annotated[int, _MARGINS]
+    | Annotated[float, _MARGINS]
     | Annotated[str, Field(max_length=200), AfterValidator(printable)],
     WrapValidator(_seen),
 ]
@@ -97,7 +86,7 @@ class RankFinding(Wire):
     branch: Name = "main"
     world_size: WorldSize
     rank: _Rank  # in [0, world_size)
-    fingerprint: Fingerprint  # of configuration only: nothing in it depends on the data
+    fingerprint: Sha256  # of configuration only: nothing in it depends on the data
 
     @field_validator("rank")
     @classmethod
@@ -133,30 +122,12 @@ COMPARED_MAX: Final = 1e300  # nats; a larger certified epsilon is none
 CONTRADICTS: Final = "contradicts"
 OF_PEOPLE: Final = "of_people"
 
-_Canaries = Annotated[
-    int,
-    AfterValidator(within(1, CANARIES_MAX)),
-    Field(json_schema_extra=bounds(1, CANARIES_MAX)),
-]
-_Correct = Annotated[
-    int,
-    AfterValidator(within(0, CANARIES_MAX)),
-    Field(json_schema_extra=bounds(0, CANARIES_MAX)),
-]
-_AuditDelta = Annotated[
-    float,
-    AfterValidator(within(0.0, 1.0, ends="[)")),
-    Field(json_schema_extra=bounds(0, 1, ends="[)")),
-]
-_Compared = Annotated[
-    float,
-    AfterValidator(within(0.0, COMPARED_MAX)),
-    Field(json_schema_extra=bounds(0, COMPARED_MAX)),
-]
-_Chance = Annotated[float, AfterValidator(within(0.0, 1.0)), Field(json_schema_extra=bounds(0, 1))]
-_Sequence = Annotated[
-    int, AfterValidator(within(0, 2**63 - 1)), Field(json_schema_extra=bounds(0, 2**63 - 1))
-]
+_Canaries = Annotated[int, Within(1, CANARIES_MAX)]
+_Correct = Annotated[int, Within(0, CANARIES_MAX)]
+_AuditDelta = Annotated[float, Within(0, 1, ends="[)")]
+_Compared = Annotated[float, Within(0, COMPARED_MAX)]
+_Chance = Annotated[float, Within(0, 1)]
+_Sequence = Annotated[int, Within(0, 2**63 - 1)]
 
 
 def _within(most: str, value: int, info: ValidationInfo) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal, assert_never, cast
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from accounting import events as core
@@ -16,34 +16,17 @@ from accounting.events import (
 )
 from accounting.renyi.selection import negative_binomial_of_mean
 from service.schemas.correlated.steps import MatrixGaussianMechanism, to_matrix_gaussian
-from service.schemas.message import PROBABILITY_MIN, Wire, bounds, within
+from service.schemas.message import PROBABILITY_MIN, NoiseMultiplier, Wire, Within
 from service.schemas.samplings import SamplingMessage, to_sampling
 
 RHO_MIN: Final = 1e-12
 TRIAL_STEPS_MAX: Final = 10**9
 
-NoiseMultiplier = Annotated[
-    float, AfterValidator(within(1e-9, 1e9)), Field(json_schema_extra=bounds(1e-9, 1e9))
-]
-ProbabilityOfTruth = Annotated[
-    float,
-    AfterValidator(within(PROBABILITY_MIN, 1.0, ends="[)")),
-    Field(json_schema_extra=bounds(PROBABILITY_MIN, 1, ends="[)")),
-]
-Categories = Annotated[
-    int, AfterValidator(within(2, CATEGORIES_MAX)), Field(json_schema_extra=bounds(2, 10**6))
-]
-DeclaredEpsilon = Annotated[
-    float, AfterValidator(within(0.0, EPSILON_MAX)), Field(json_schema_extra=bounds(0, 1e4))
-]
-DeclaredDelta = Annotated[
-    float,
-    AfterValidator(within(0.0, 1.0, ends="[)")),
-    Field(json_schema_extra=bounds(0, 1, ends="[)")),
-]
-Rho = Annotated[
-    float, AfterValidator(within(RHO_MIN, RHO_MAX)), Field(json_schema_extra=bounds(RHO_MIN, 1e4))
-]
+ProbabilityOfTruth = Annotated[float, Within(PROBABILITY_MIN, 1, ends="[)")]
+Categories = Annotated[int, Within(2, CATEGORIES_MAX)]
+DeclaredEpsilon = Annotated[float, Within(0, EPSILON_MAX)]
+DeclaredDelta = Annotated[float, Within(0, 1, ends="[)")]
+Rho = Annotated[float, Within(RHO_MIN, RHO_MAX)]
 
 
 class GaussianMechanism(Wire):
@@ -89,29 +72,11 @@ class NoMechanism(Wire):
     kind: Literal["none"]
 
 
-Shape = Annotated[
-    float,
-    AfterValidator(within(-1.0, SHAPE_MAX, ends="(]")),
-    Field(json_schema_extra=bounds(-1, SHAPE_MAX, ends="(]")),
-]
-HaltingProbability = Annotated[
-    float,
-    AfterValidator(within(HALTING_MIN, 1.0, ends="[)")),
-    Field(json_schema_extra=bounds(HALTING_MIN, 1, ends="[)")),
-]
-SolvedMean = Annotated[
-    float,
-    AfterValidator(within(1.0, TRIALS_MAX, ends="(]")),
-    Field(json_schema_extra=bounds(1, TRIALS_MAX, ends="(]")),
-]
-PoissonMean = Annotated[
-    float, AfterValidator(within(1.0, TRIALS_MAX)), Field(json_schema_extra=bounds(1, TRIALS_MAX))
-]
-TrialSteps = Annotated[
-    int,
-    AfterValidator(within(1, TRIAL_STEPS_MAX)),
-    Field(json_schema_extra=bounds(1, TRIAL_STEPS_MAX)),
-]
+Shape = Annotated[float, Within(-1, SHAPE_MAX, ends="(]")]
+HaltingProbability = Annotated[float, Within(HALTING_MIN, 1, ends="[)")]
+SolvedMean = Annotated[float, Within(1, TRIALS_MAX, ends="(]")]
+PoissonMean = Annotated[float, Within(1, TRIALS_MAX)]
+TrialSteps = Annotated[int, Within(1, TRIAL_STEPS_MAX)]
 
 
 class NegativeBinomialRepetitions(Wire):

@@ -1,52 +1,65 @@
 """The ground of every message: strict, closed, and bounded at both ends."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import PydanticCustomError, core_schema
 
 from service.schemas.descriptions import describe
 
 PROBABILITY_MIN: Final = 1e-12
 
-N = TypeVar("N", int, float)
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The interval of a number, for its type: what is outside is refused, and the schema tells it.
+
+    A zero loses its sign: -0.0 and 0.0 are one value, and have one stored form.
+    """
+
+    low: float
+    high: float
+    ends: str = "[]"
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        """Refuse what is outside, by naming the interval."""
+        low, high = self.low, self.high
+        left, right = self.ends[0], self.ends[1]
+        text = f"must lie in {left}{low:g}, {high:g}{right}"
+
+        def check(value: float) -> float:
+            above = low < value or (left == "[" and low == value)
+            below = value < high or (right == "]" and value == high)
+            if not (above and below):
+                raise PydanticCustomError("out_of_range", text)
+            return value + 0
+
+        return core_schema.no_info_after_validator_function(check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Tell the ends."""
+        return handler(schema) | self.bounds
+
+    @property
+    def bounds(self) -> JsonSchemaValue:
+        """Both ends, as a JSON schema has them."""
+        left, right = self.ends[0], self.ends[1]
+        return {
+            "minimum" if left == "[" else "exclusiveMinimum": self.low,
+            "maximum" if right == "]" else "exclusiveMaximum": self.high,
+        }
 
 
-def within(low: N, high: N, *, ends: str = "[]") -> Callable[[N], N]:
-    """Refuse what is outside an interval, by naming the interval; a zero loses its sign."""
-    left, right = ends[0], ends[1]
-    text = f"must lie in {left}{low:g}, {high:g}{right}"
-
-    def check(value: N) -> N:
-        above = low < value or (left == "[" and low == value)
-        below = value < high or (right == "]" and value == high)
-        if not (above and below):
-            raise PydanticCustomError("out_of_range", text)
-        return value + 0  # -0.0 and 0.0 are one value, and have one stored form
-
-    return check
-
-
-def bounds(low: float, high: float, *, ends: str = "[]") -> dict[str, Any]:
-    """The same interval for the JSON schema."""
-    left, right = ends[0], ends[1]
-    return {
-        "minimum" if left == "[" else "exclusiveMinimum": low,
-        "maximum" if right == "]" else "exclusiveMaximum": high,
-    }
-
-
-Probability = Annotated[
-    float,
-    AfterValidator(within(PROBABILITY_MIN, 1.0)),
-    Field(json_schema_extra=bounds(PROBABILITY_MIN, 1)),
-]
-Delta = Annotated[
-    float,
-    AfterValidator(within(0.0, 1.0, ends="()")),
-    Field(json_schema_extra=bounds(0, 1, ends="()")),
-]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # in hexadecimal
+NoiseMultiplier = Annotated[float, Within(1e-9, 1e9)]
+Probability = Annotated[float, Within(PROBABILITY_MIN, 1)]
+Delta = Annotated[float, Within(0, 1, ends="()")]
 
 
 class Wire(BaseModel):

@@ -4,8 +4,8 @@ import math
 
 from accounting import work_budgets
 from accounting.accountants.best_bound import best_bound
-from accounting.accountants.composed_trials import as_recorded_trials
 from accounting.accountants.unit_bound import UnitBound
+from accounting.bounds.selection_bounds import as_recorded_trials
 from accounting.calibration import Calibrated, Parameter
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation

@@ -9,13 +9,9 @@ import scipy
 import accounting
 
 DELTAS: Final = (1e-4, 1e-5, 1e-6, 1e-8)  # beside the subject's own
-
-
-def versions() -> dict[str, str]:
-    """What computed the numbers."""
-    return {
-        "dpledger": accounting.__version__,
-        "numpy": numpy.__version__,
-        "scipy": scipy.__version__,
-        "python": platform.python_version(),
-    }
+VERSIONS: Final = {  # what computes the numbers
+    "dpledger": accounting.__version__,
+    "numpy": numpy.__version__,
+    "scipy": scipy.__version__,
+    "python": platform.python_version(),
+}

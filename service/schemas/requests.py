@@ -21,7 +21,7 @@ from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Status
 from accounting.last_iterate.declared import STAGES_MAX
 from service.schemas.assumptions import StageMessage
 from service.schemas.mechanisms import MechanismMessage
-from service.schemas.message import Body, Delta, Wire, bounds, within
+from service.schemas.message import Body, Delta, Wire, Within
 from service.schemas.run_states import End
 from service.schemas.samplings import Count, SamplingMessage
 
@@ -93,6 +93,7 @@ def _named(text: str) -> str:
 
 Name = Annotated[str, AfterValidator(_named), Field(json_schema_extra={"pattern": NAME_PATTERN})]
 PERSON_LENGTH_MAX: Final = 511
+PersonName = Annotated[str, Field(min_length=1, max_length=PERSON_LENGTH_MAX)]
 # Who acted: a key by its name, or a person or pod as an identity provider names it, issuer#subject.
 ActedBy = Annotated[
     str, Field(min_length=1, max_length=PERSON_LENGTH_MAX, pattern=r"^[ -~]+$"),
@@ -101,20 +102,10 @@ WriterName = Annotated[
     str, Field(min_length=16, max_length=128, pattern=r"^[A-Za-z0-9_-]+$"),
 ]  # fmt: skip
 Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)]
-BudgetEpsilon = Annotated[
-    float, AfterValidator(within(1e-6, 1e6)), Field(json_schema_extra=bounds(1e-6, 1e6))
-]
-StepCount = Annotated[
-    int, AfterValidator(within(1, STEPS_MAX)), Field(json_schema_extra=bounds(1, STEPS_MAX))
-]
-MergedSteps = Annotated[
-    int,
-    AfterValidator(within(1, STEP_MAX + STEPS_MAX)),
-    Field(json_schema_extra=bounds(1, STEP_MAX + STEPS_MAX)),
-]
-Step = Annotated[
-    int, AfterValidator(within(0, STEP_MAX)), Field(json_schema_extra=bounds(0, STEP_MAX))
-]
+BudgetEpsilon = Annotated[float, Within(1e-6, 1e6)]
+StepCount = Annotated[int, Within(1, STEPS_MAX)]
+MergedSteps = Annotated[int, Within(1, STEP_MAX + STEPS_MAX)]
+Step = Annotated[int, Within(0, STEP_MAX)]
 Relation = Literal["add_or_remove_one", "replace_one", "replace_special"]
 
 
@@ -130,12 +121,8 @@ Mode = Literal["record", "charge"]
 FilterKind = Literal[
     "fixed_order_renyi", "union_of_orders", "gaussian_dp", "approximate_dp", "envelope"
 ]
-RowsMost = Annotated[
-    int, AfterValidator(within(1, UNIT_ROWS_MAX)), Field(json_schema_extra=bounds(1, UNIT_ROWS_MAX))
-]
-SeveralRows = Annotated[
-    int, AfterValidator(within(2, UNIT_ROWS_MAX)), Field(json_schema_extra=bounds(2, UNIT_ROWS_MAX))
-]
+RowsMost = Annotated[int, Within(1, UNIT_ROWS_MAX)]
+SeveralRows = Annotated[int, Within(2, UNIT_ROWS_MAX)]
 
 
 class AtMostRows(Wire):
@@ -147,12 +134,8 @@ class AtMostRows(Wire):
 RowsPerRecord = Literal["at_most_one", "exactly_one"] | AtMostRows
 SamplingStatus = Literal["declared", "detected", "contradicted"]
 BatchSizesVerdict = Literal["refuted", "not_refuted"]
-Ttl = Annotated[
-    int, AfterValidator(within(1, TTL_MAX)), Field(json_schema_extra=bounds(1, TTL_MAX))
-]
-LastStep = Annotated[
-    int, AfterValidator(within(-1, STEP_MAX)), Field(json_schema_extra=bounds(-1, STEP_MAX))
-]
+Ttl = Annotated[int, Within(1, TTL_MAX)]
+LastStep = Annotated[int, Within(-1, STEP_MAX)]
 Acceptable = Literal["published", "derived", "declared", "conditional"]
 
 

@@ -21,26 +21,22 @@ from service.schemas.correlated.steps import (
     to_correlated_sampling,
 )
 from service.schemas.descriptions import describe
-from service.schemas.message import PROBABILITY_MIN, Probability, Wire, bounds, within
+from service.schemas.message import PROBABILITY_MIN, Probability, Wire, Within
 
 RECORDS_MAX: Final = 10**12
 UNIT_ROWS_MAX: Final = 10_000  # records of one person
 
-Count = Annotated[
-    int, AfterValidator(within(1, RECORDS_MAX)), Field(json_schema_extra=bounds(1, RECORDS_MAX))
-]
+Count = Annotated[int, Within(1, RECORDS_MAX)]
 
 
-RowsPerUnit = Annotated[
-    int, AfterValidator(within(1, UNIT_ROWS_MAX)), Field(json_schema_extra=bounds(1, UNIT_ROWS_MAX))
-]
+RowsPerUnit = Annotated[int, Within(1, UNIT_ROWS_MAX)]
 
 
 def _required_count(schema: dict[str, Any]) -> None:
     """A count like any other in the schema: null is never valid."""
     schema.pop("anyOf", None)
     schema.pop("default", None)
-    schema |= {"type": "integer", **bounds(1, RECORDS_MAX)}
+    schema |= {"type": "integer", **Within(1, RECORDS_MAX).bounds}
 
 
 def _required_length(schema: dict[str, Any], model: type) -> None:
@@ -64,19 +60,14 @@ PassLength = Annotated[
 # What the length of a pass tells already: it is compared, and stored as that length alone, so that
 # steps have one form.
 LeftOut = Annotated[
-    Annotated[
-        int, AfterValidator(within(0, RECORDS_MAX)), Field(json_schema_extra=bounds(0, RECORDS_MAX))
-    ]
-    | None,
+    Annotated[int, Within(0, RECORDS_MAX)] | None,
     Field(
         exclude_if=lambda value: value is None,
         description="Records that each pass leaves out, for a comparison with the other fields: "
         "max(0, dataset_size - steps_per_pass * batch_size). Not needed.",
     ),
 ]
-ExpectedBatchSize = Annotated[
-    float, AfterValidator(within(1e-6, 1e12)), Field(json_schema_extra=bounds(1e-6, 1e12))
-]
+ExpectedBatchSize = Annotated[float, Within(1e-6, 1e12)]
 
 
 def _describe_one_rate(schema: dict[str, Any], model: type) -> None:

@@ -14,9 +14,9 @@ from service.clock import now, stamp
 from service.errors import NotFoundError
 from service.ledger.log.merkle import Frontier, inclusion_path, tree_root, verify_inclusion
 from service.schemas.event_codec import canonical
-from service.schemas.message import Wire
+from service.schemas.message import Sha256, Wire
 from service.storage.tables import datasets, distinct_events, installation
-from service.transparency.log_heads import Hash, Head, LeafCount, LedgerId, place
+from service.transparency.log_heads import Head, LeafCount, LedgerId, place
 from service.transparency.reconciliation import Reconciliation, followed, reconciliations
 from service.transparency.signing import Signer, verified
 
@@ -26,7 +26,7 @@ CHECKPOINT_PREFIX: Final = (
 )
 PATH_MAX: Final = 64  # hashes: of more logs than there will ever be
 
-Path = Annotated[list[Hash], Field(max_length=PATH_MAX)]
+Path = Annotated[list[Sha256], Field(max_length=PATH_MAX)]
 _SIZES: Final = select(datasets.c.id, datasets.c.name, datasets.c.log_size, datasets.c.log_frontier)
 _STEPS: Final = select(
     distinct_events.c.dataset_id, func.sum(distinct_events.c.steps)
@@ -40,7 +40,7 @@ class Checkpoint(Wire):
     ledger_id: LedgerId
     generation: LeafCount  # how often the ledger was reconciled with what it had lost
     logs: LeafCount
-    root: Hash
+    root: Sha256
     issued_at: Annotated[str, Field(max_length=40)]
 
     def message(self) -> bytes:

@@ -6,12 +6,11 @@ from pydantic import Field
 
 from service.ledger.log.merkle import leaf_hash
 from service.schemas.event_codec import canonical
-from service.schemas.message import Wire
+from service.schemas.message import Sha256, Wire
 from service.schemas.requests import Name
 
 COUNT_MAX: Final = 2**62
 
-Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 LeafCount = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 LedgerId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
@@ -21,7 +20,7 @@ class Head(Wire):
 
     dataset: Name | None  # none: the installation's log
     size: LeafCount
-    root: Hash
+    root: Sha256
     steps: LeafCount
 
     def leaf(self) -> bytes:

@@ -8,10 +8,10 @@ from pydantic import Field
 from service.identity.authentication import Caller
 from service.identity.keys import Role
 from service.identity.rate_limit import Buckets
-from service.schemas.message import Delta
+from service.schemas.message import Delta, Sha256
 from service.transparency.certificates.html import CERTIFICATE_POLICY, certificate_page
 from service.transparency.certificates.issue import CertificateInputs, issue
-from service.transparency.certificates.schema import DELTAS_MAX, Digest
+from service.transparency.certificates.schema import DELTAS_MAX
 from service.web.parameters import Database, Parameters
 from service.web.strict_requests import JSON
 
@@ -26,7 +26,7 @@ class CertificateQuery(Parameters):
         max_length=DELTAS_MAX,
         description="At which deltas; by default that of the run or the budget.",
     )
-    model_sha256: Digest | None = Field(
+    model_sha256: Sha256 | None = Field(
         default=None, description="SHA-256 of the model file to certify, hexadecimal."
     )
     format: Literal["json", "html"] | None = Field(

@@ -10,6 +10,7 @@
 import asyncio
 import itertools
 import logging
+import re
 import secrets
 import threading
 import time
@@ -45,19 +46,43 @@ STATUS_REFRESH_SECONDS: Final = (
 BODY_ENDS_AT: Final = "dpledger.body_ends_at"  # of a scope: when its body must be there
 STATE_HEADER: Final = b"x-ledger-state"
 _API: Final = "/v1/"
+TRACEPARENT: Final = b"traceparent"
+_TRACEPARENT_FORM: Final = re.compile(
+    rb"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<parent>[0-9a-f]{16})"
+    rb"-(?P<flags>[0-9a-f]{2})(?P<rest>-[^\n]*)?"
+)
+_SAMPLED: Final = 1
 
 
 def begin_request(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """A new id, which is that of the request in what is logged from here on, with its trace."""
     identifier = f"{_PROCESS}{next(_REQUESTS):012x}"
     telemetry.request_id.set(identifier)
-    sent = trace_context.read_traceparent(headers)
+    sent = read_traceparent(headers)
     trace_context.traceparent.set(sent)
     if sent is not None:
         trace_context.trace_id.set(trace_context.trace_of(sent))
     elif trace_context.span.get() is None:  # a pipelined request has the context of the one before
         trace_context.trace_id.set(None)
     return identifier
+
+
+def read_traceparent(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The traceparent in a request's headers, in the form of version 00; None without a valid one.
+
+    An invalid one is ignored, as the standard says; so are two. A later version's is read as far as
+    version 00 goes. Of the flags only `sampled` is kept.
+    """
+    given = [value for name, value in headers if name == TRACEPARENT]
+    found = _TRACEPARENT_FORM.fullmatch(given[0].strip(b" \t")) if len(given) == 1 else None
+    if found is None:
+        return None
+    version, trace, parent = found["version"], found["trace"], found["parent"]
+    longer = version == b"00" and found["rest"] is not None
+    if version == b"ff" or longer or not (trace.strip(b"0") and parent.strip(b"0")):
+        return None
+    sampled = int(found["flags"], 16) & _SAMPLED
+    return f"00-{trace.decode()}-{parent.decode()}-{sampled:02x}"
 
 
 def answer_headers(identifier: str, caching: bytes = b"no-store") -> list[tuple[bytes, bytes]]:

@@ -40,6 +40,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import accounting
 from service import trace_context
 from service.telemetry import PROBLEM
+from service.web.middleware import TRACEPARENT, read_traceparent
 
 PATH_LENGTH_MAX: Final = 256  # characters of a path that are told
 STOP_SECONDS: Final = 3.0  # to send the last of it
@@ -216,8 +217,8 @@ def _shown_headers(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, 
         for name, value in headers
         if name in _SHOWN and value.isascii() and len(value) <= HEADER_LENGTH_MAX
     ]
-    if sent := trace_context.read_traceparent(headers):
-        shown.append((trace_context.HEADER, sent.encode()))
+    if sent := read_traceparent(headers):
+        shown.append((TRACEPARENT, sent.encode()))
     return shown
 
 

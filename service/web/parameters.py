@@ -13,7 +13,7 @@ from service.ledger.change_requests.messages import RequestState
 from service.ledger.incidents import Kind
 from service.ledger.open_reservations import ReservationState as ReservationState
 from service.operations.incident_inbox import IncidentState
-from service.schemas.requests import NAME_PATTERN, PERSON_LENGTH_MAX, Mode, WriterName
+from service.schemas.requests import NAME_PATTERN, Mode, PersonName, WriterName
 from service.schemas.run_states import RunStateName
 
 DatasetName = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the dataset.")]
@@ -129,7 +129,6 @@ class PageQuery(Parameters):
 
 
 Label = Annotated[str, Field(min_length=1, max_length=63)]
-ActorName = Annotated[str, Field(min_length=1, max_length=PERSON_LENGTH_MAX)]
 
 
 class RunPageQuery(PageQuery):
@@ -139,7 +138,7 @@ class RunPageQuery(PageQuery):
         default=None, pattern=NAME_PATTERN, description="Only runs of this dataset."
     )
     state: RunStateName | None = Field(default=None, description="Only runs in this state.")
-    by: ActorName | None = Field(default=None, description="Only runs that this key registered.")
+    by: PersonName | None = Field(default=None, description="Only runs that this key registered.")
     certified: bool = Field(
         default=False, description="Also the certified epsilon of each run, as far as time allows."
     )
@@ -148,7 +147,7 @@ class RunPageQuery(PageQuery):
 class ActPageQuery(PageQuery):
     """Which acts, and which part of their list."""
 
-    by: ActorName | None = Field(default=None, description="Only acts of this key.")
+    by: PersonName | None = Field(default=None, description="Only acts of this key.")
     kind: Label | None = Field(default=None, description="Only acts of this kind.")
 
 
@@ -159,7 +158,7 @@ class ChangeRequestPageQuery(PageQuery):
         default=None, pattern=NAME_PATTERN, description="Only requests about this dataset."
     )
     state: RequestState | None = Field(default=None, description="Only requests in this state.")
-    by: ActorName | None = Field(default=None, description="Only requests of this person.")
+    by: PersonName | None = Field(default=None, description="Only requests of this person.")
 
 
 class ReservationPageQuery(PageQuery):
@@ -178,7 +177,7 @@ class IncidentPageQuery(PageQuery):
     dataset: str | None = Field(
         default=None, pattern=NAME_PATTERN, description="Only incidents of this dataset."
     )
-    assignee: ActorName | None = Field(
+    assignee: PersonName | None = Field(
         default=None, description="Only incidents that are assigned to this key."
     )
 

@@ -133,7 +133,7 @@ async def read_body(request: Request) -> bytes:
         raise UnavailableError("The body is incomplete.") from None
 
 
-async def fill_in_strategies(request: Request, body: Any, *, location: str = "body") -> None:
+async def fill_in_strategies(request: Request, body: Any) -> None:
     """Fill in, where a body names strategies, their sensitivity; most bodies name none.
 
     Raises:
@@ -143,7 +143,7 @@ async def fill_in_strategies(request: Request, body: Any, *, location: str = "bo
     """
     if any(True for _ in mechanisms_in(body)):
         known: Sensitivities = request.app.state.sensitivities
-        await run_in_threadpool(known.fill_in, body, location=location)
+        await run_in_threadpool(known.fill_in, body)
 
 
 async def _parsed(body: bytes) -> Any:

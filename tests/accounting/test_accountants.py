@@ -41,11 +41,11 @@ from accounting.guarantees import (
     Assumption,
     Guarantee,
     Status,
+    Theorem,
     ValidFor,
     weakest,
 )
 from accounting.renyi.orders import ORDERS
-from accounting.theorem import Theorem
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 DERIVED = DEFAULT_ACCEPT | {Status.DERIVED}

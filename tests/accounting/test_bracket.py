@@ -19,7 +19,7 @@ from accounting.pld.certified_composition import (
 )
 from accounting.pld.contour import real_moments
 from accounting.pld.contour.contour_bounds import contour_epsilon
-from accounting.pld.contour.parameters import NoDecayError
+from accounting.pld.contour.inversion import NoDecayError
 from accounting.pld.lattice.discretization import Lattice, laws
 from accounting.pld.pairs import (
     DiscretePair,

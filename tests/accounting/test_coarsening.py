@@ -28,7 +28,7 @@ from accounting.events import (
 )
 from accounting.guarantees import DEFAULT_ACCEPT
 from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
-from accounting.pld.contour.parameters import Units
+from accounting.pld.pairs import Units
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 DELTA = 1e-5

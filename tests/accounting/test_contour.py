@@ -16,19 +16,22 @@ from accounting.pld.contour.complex_moments import Line, line_of
 from accounting.pld.contour.contour_bounds import contour_delta, contour_epsilon, invert
 from accounting.pld.contour.inversion import (
     Inversion,
+    Placement,
+    guess_near,
     log_alias,
+    log_total_moments,
     log_truncations,
     moment_errors,
     scale_rounding,
     summation_rounding,
 )
-from accounting.pld.contour.parameters import Placement, Units, guess_near, log_total_moments
 from accounting.pld.contour.real_moments import LADDER, log_moments
 from accounting.pld.pairs import (
     DiscretePair,
     GaussianPair,
     Pair,
     SampledGaussianPair,
+    Units,
 )
 from accounting.rounding import Array
 

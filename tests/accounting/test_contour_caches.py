@@ -11,10 +11,9 @@ from accounting.events import Direction
 from accounting.pld.contour import complex_moments, tilted_grids
 from accounting.pld.contour.complex_moments import line_of
 from accounting.pld.contour.contour_bounds import contour_epsilon
-from accounting.pld.contour.parameters import Units
 from accounting.pld.contour.real_moments import LADDER, log_moments
 from accounting.pld.contour.tilted_grids import grid_of, scan_of
-from accounting.pld.pairs import GaussianPair, LaplacePair, Pair, SampledGaussianPair
+from accounting.pld.pairs import GaussianPair, LaplacePair, Pair, SampledGaussianPair, Units
 from accounting.work_limit import ByteCache
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD

@@ -19,11 +19,11 @@ from accounting.pld.contour import (
 )
 from accounting.pld.contour.complex_moments import line_of, log_modulus
 from accounting.pld.contour.contour_bounds import contour_delta, contour_epsilon, failure_of, invert
-from accounting.pld.contour.inversion import Inversion, epsilon_of
-from accounting.pld.contour.parameters import (
+from accounting.pld.contour.inversion import (
     Guess,
+    Inversion,
     NoDecayError,
-    Units,
+    epsilon_of,
     guess_at_delta,
     guess_at_epsilon,
     guess_near,
@@ -40,6 +40,7 @@ from accounting.pld.pairs import (
     Pair,
     SampledGaussianPair,
     SymmetricPair,
+    Units,
 )
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD

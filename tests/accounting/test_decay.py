@@ -7,9 +7,8 @@ import pytest
 
 from accounting.events import Direction
 from accounting.pld.contour.complex_moments import log_modulus
-from accounting.pld.contour.decay_bounds import Layers, layers_of, spread_out, theta_grid
 from accounting.pld.contour.real_moments import LADDER
-from accounting.pld.contour.tilted_grids import scan_of
+from accounting.pld.contour.tilted_grids import Layers, layers_of, scan_of, spread_out, theta_grid
 from accounting.pld.pairs import DiscretePair, GaussianPair, LaplacePair, SampledGaussianPair
 from accounting.rounding import Array
 

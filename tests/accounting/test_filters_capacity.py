@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accounting.events import Event, Full, Gaussian, NeighboringRelation, NoNoise, Poisson
 from accounting.filters import KINDS, ApproximateDpFilter, Filter, choose, plus, times
-from accounting.filters.capacity import fraction_of
+from accounting.filters.integer_totals import fraction_of
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 EACH = pytest.mark.parametrize("kind", KINDS)

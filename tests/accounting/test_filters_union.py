@@ -25,7 +25,6 @@ from accounting.filters import (
     filter_of,
     renyi_filter_limit,
     times,
-    union_price,
 )
 from accounting.filters.theorems import union_filter_limits
 from accounting.gaussian import gaussian_epsilon
@@ -113,7 +112,8 @@ def test_prices_stand_in_the_proved_order() -> None:
         mechanism=Gaussian(noise_multiplier=1.0), sampling=Poisson(sampling_probability=0.01)
     )
     counts = EventCounts(steps={event: 1000})
-    price = union_price(counts, relation=ADD, delta=1e-5)
+    several = held(UnionFilter.kind, epsilon=math.inf)
+    price = several.spent(several.total(counts, relation=ADD))
     assert price == pytest.approx(2.4503, abs=5e-5)
     exact = guarantee(counts, relation=ADD, delta=1e-5).epsilon
     curve = poisson_gaussian_rdp(

@@ -20,16 +20,17 @@ from accounting.pld.certified_composition import (
 )
 from accounting.pld.contour import complex_moments
 from accounting.pld.contour.complex_moments import Line, line_of, log_modulus
-from accounting.pld.contour.decay_bounds import theta_grid
-from accounting.pld.contour.interpolated_moments import Sampled, density_ratio
-from accounting.pld.contour.parameters import Units
+from accounting.pld.contour.interpolated_moments import density_ratio
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, log_moments
+from accounting.pld.contour.tilted_grids import theta_grid
 from accounting.pld.interpolated_noises import interpolated_above, interpolated_below
 from accounting.pld.pairs import (
     GaussianPair,
     InterpolatedSteps,
+    MixturePair,
     ReplacedGaussianPair,
     SampledGaussianPair,
+    Units,
 )
 from accounting.pld.profiles import UnknownProfileError, profile, profiles
 from accounting.pld.tails import tails
@@ -46,7 +47,7 @@ LOSSES = np.concatenate([-np.geomspace(1e-6, 8, 24)[::-1], [0.0], np.geomspace(1
 DELTA = 1e-5
 
 
-def curve(kind: type[Sampled], rate: float, noises: tuple[float, float], size: int) -> Units:
+def curve(kind: type[MixturePair], rate: float, noises: tuple[float, float], size: int) -> Units:
     low, high = noises
     return [
         (
@@ -77,7 +78,7 @@ def mixed(pair: InterpolatedSteps, share: float, direction: Direction) -> tuple[
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize(("kind", "rate", "noises"), CASES)
 def test_a_step_lies_between_its_line_and_its_coin(
-    kind: type[Sampled], rate: float, noises: tuple[float, float], direction: Direction
+    kind: type[MixturePair], rate: float, noises: tuple[float, float], direction: Direction
 ) -> None:
     units = curve(kind, rate, noises, 400)
     coins, lines = only(interpolated_above(units)), only(interpolated_below(units))
@@ -96,15 +97,15 @@ def test_a_step_lies_between_its_line_and_its_coin(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_shares_are_those_of_the_total_variation_rounded_outward(kind: type[Sampled]) -> None:
+def test_shares_are_those_of_the_total_variation_rounded_outward(kind: type[MixturePair]) -> None:
     distance = 2 if kind is ReplacedGaussianPair else 1
     units = curve(kind, 0.02, (0.9, 1.4), 400)
     steps = iter(units)
 
-    def variation(pair: Sampled) -> mpmath.mpf:
+    def variation(pair: MixturePair) -> mpmath.mpf:
         return mpmath.erf(distance / (2 * mpmath.sqrt(2) * mpmath.mpf(pair.noise_multiplier)))
 
-    def share(pair: Sampled, ends: InterpolatedSteps) -> mpmath.mpf:
+    def share(pair: MixturePair, ends: InterpolatedSteps) -> mpmath.mpf:
         low = variation(ends.far)
         return (variation(pair) - low) / (variation(ends.near) - low)
 
@@ -122,7 +123,7 @@ def test_shares_are_those_of_the_total_variation_rounded_outward(kind: type[Samp
                 assert line.above == coin
 
 
-def density(pair: Sampled, losses: Array, direction: Direction) -> Array:
+def density(pair: MixturePair, losses: Array, direction: Direction) -> Array:
     """Of the loss under the first law, by differences of its tails in mpmath's digits."""
     found = []
     q, sigma = mpmath.mpf(pair.sampling_probability), mpmath.mpf(pair.noise_multiplier)
@@ -150,7 +151,9 @@ def density(pair: Sampled, losses: Array, direction: Direction) -> Array:
 
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_density_of_a_loss_exceeds_the_ratio(kind: type[Sampled], direction: Direction) -> None:
+def test_no_density_of_a_loss_exceeds_the_ratio(
+    kind: type[MixturePair], direction: Direction
+) -> None:
     sign = 1 if direction is Direction.REMOVE else -1
     with mpmath.workdps(40):
         for rate in (0.01, 0.4):
@@ -195,7 +198,7 @@ def test_coins_weighted_by_one_over_the_noise_are_exceeded() -> None:
     ("kind", "rate", "noises"), [case for case in CASES if case[1] > 1e-3 and case[2][0] < 5]
 )
 def test_compositions_lie_between_lines_and_coins(
-    kind: type[Sampled], rate: float, noises: tuple[float, float]
+    kind: type[MixturePair], rate: float, noises: tuple[float, float]
 ) -> None:
     units = curve(kind, rate, noises, 160)
     above, below = interpolated_above(units), interpolated_below(units)
@@ -252,7 +255,7 @@ def transform(pair: InterpolatedSteps, share: float, z: complex, direction: Dire
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("share", [0.3, 1.6])
 def test_lines_ladders_and_moduli_are_those_of_the_quadrature(
-    kind: type[Sampled], share: float, direction: Direction
+    kind: type[MixturePair], share: float, direction: Direction
 ) -> None:
     nodes = [kind(noise_multiplier=x, sampling_probability=0.05) for x in (1.18, 1.2, 1.22)]
     coin = InterpolatedSteps(near=nodes[0], far=nodes[1], shares=(share - 1,), counts=(3,))
@@ -314,7 +317,7 @@ def test_noises_that_hardly_differ_from_none_are_not_told_apart(low: float, high
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_crowded_cell_has_few_shares_rounded_outward(kind: type[Sampled]) -> None:
+def test_a_crowded_cell_has_few_shares_rounded_outward(kind: type[MixturePair]) -> None:
     units = curve(kind, 0.02, (1.0, 1.0001), 400)
     (coin,), (line,) = only(interpolated_above(units)), only(interpolated_below(units))
     assert len(coin.shares) <= 2

@@ -25,10 +25,9 @@ from accounting.events import (
 )
 from accounting.guarantees import DEFAULT_ACCEPT, Status
 from accounting.pld import certified_composition
-from accounting.pld.contour.parameters import Units
 from accounting.pld.lattice import discretization
 from accounting.pld.lattice.lattice_bounds import lattice_epsilon
-from accounting.pld.pairs import DiscretePair, GaussianPair, SymmetricPair
+from accounting.pld.pairs import DiscretePair, GaussianPair, SymmetricPair, Units
 from accounting.pld.profiles import profiles
 from accounting.pld.tails import Tails
 

@@ -16,7 +16,13 @@ from accounting.events import (
     Poisson,
     Zcdp,
 )
-from accounting.filters import ODOMETER_ORDERS, RenyiFilter, odometer_epsilon, union_price
+from accounting.filters import (
+    ODOMETER_ORDERS,
+    RenyiFilter,
+    UnionFilter,
+    choose,
+    odometer_epsilon,
+)
 from accounting.filters.odometers import renyi_odometer_epsilon, zcdp_odometer_epsilon
 from accounting.renyi.conversion import conversion_costs
 from accounting.renyi.poisson import poisson_gaussian_rdp
@@ -32,7 +38,8 @@ SPENT = EventCounts(steps={RARE: 1000})
 def test_a_reading_costs_more_than_a_filter() -> None:
     reading = odometer_epsilon(SPENT, relation=RELATION, delta=1e-5)
     assert reading == pytest.approx(2.8809, abs=5e-5)
-    assert union_price(SPENT, relation=RELATION, delta=1e-5) < reading
+    union = choose(UnionFilter.kind, epsilon=math.inf, delta=1e-5)
+    assert union.spent(union.total(SPENT, relation=RELATION)) < reading
     curve = poisson_gaussian_rdp(noise_multiplier=1.0, sampling_probability=0.01, orders=ORDERS)
     exact = np.min(1000 * curve + math.log(11 / 1e-5) / (ORDERS - 1))
     alone = renyi_odometer_epsilon(rdp=1000 * curve, orders=ORDERS, delta=1e-5)

@@ -12,8 +12,7 @@ from accounting.event_counts import count_events
 from accounting.events import Direction, Event, Gaussian, NeighboringRelation, Poisson, Span
 from accounting.pld import rare_losses
 from accounting.pld.certified_composition import delta_bracket, epsilon_bracket
-from accounting.pld.contour.parameters import Units
-from accounting.pld.pairs import GaussianPair, SampledGaussianPair
+from accounting.pld.pairs import GaussianPair, SampledGaussianPair, Units
 from accounting.pld.rare_losses import (
     are_rare,
     rare_bracket,

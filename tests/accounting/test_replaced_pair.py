@@ -10,7 +10,6 @@ from accounting.events import Direction
 from accounting.pld.certified_composition import epsilon_bracket
 from accounting.pld.contour import replaced_quadrature
 from accounting.pld.contour.complex_moments import line_of, log_modulus
-from accounting.pld.contour.decay_bounds import theta_grid
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, log_moments
 from accounting.pld.contour.replaced_quadrature import (
     log_replaced_tails,
@@ -19,6 +18,7 @@ from accounting.pld.contour.replaced_quadrature import (
     sides_at,
     turns,
 )
+from accounting.pld.contour.tilted_grids import theta_grid
 from accounting.pld.lattice.lattice_bounds import lattice_epsilon
 from accounting.pld.pairs import GaussianPair, Pair, ReplacedGaussianPair, SampledGaussianPair
 from accounting.pld.profiles import profile, profiles

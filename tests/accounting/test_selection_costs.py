@@ -7,10 +7,10 @@ import pytest
 
 from accounting import Guarantee, Status, choose, count_events, guarantee
 from accounting.accountants.best_bound import as_if_unsampled
-from accounting.accountants.composed_trials import as_recorded_trials
 from accounting.bounds.event_bounds import NoBoundError
 from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.bounds.renyi_bounds import renyi_bounds
+from accounting.bounds.selection_bounds import as_recorded_trials
 from accounting.event_counts import EventCounts
 from accounting.events import (
     ApproximateDp,

@@ -8,8 +8,7 @@ import pytest
 import accounting
 from accounting import THEOREMS, Status, Theorem
 from accounting.events import NeighboringRelation
-from accounting.guarantees import DEFAULT_ACCEPT, Assumption, weakest
-from accounting.theorem import theorem
+from accounting.guarantees import DEFAULT_ACCEPT, Assumption, theorem, weakest
 
 EACH = pytest.mark.parametrize("one", THEOREMS, ids=lambda one: one.id)
 

@@ -190,11 +190,9 @@ def test_no_name_of_a_version_excuses_a_number_that_this_one_cannot_prove(
     def stated(*given: Any) -> list[Statement]:
         return [one.model_copy(update=change) for one in statements_of(*given)]
 
-    def versions() -> dict[str, str]:
-        return {"dpledger": version, "numpy": "2", "scipy": "1", "python": "3"}
-
+    versions = {"dpledger": version, "numpy": "2", "scipy": "1", "python": "3"}
     monkeypatch.setattr("service.transparency.certificates.issue.affordable_statements", stated)
-    monkeypatch.setattr("service.transparency.certificates.issue.versions", versions)
+    monkeypatch.setattr("service.transparency.certificates.issue.VERSIONS", versions)
     said = refused(certified(engine, signer), signer)
     assert "epsilon contradicts" in said or "steps does not follow" in said or "proves no" in said
 
@@ -203,7 +201,5 @@ def test_no_name_of_a_version_excuses_a_number_that_this_one_cannot_prove(
 def test_a_certificate_names_the_versions_that_computed_it_and_nothing_else(
     engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "service.transparency.certificates.issue.versions", lambda: {"dpledger": "0.1.0"}
-    )
+    monkeypatch.setattr("service.transparency.certificates.issue.VERSIONS", {"dpledger": "0.1.0"})
     assert "versions" in refused(certified(engine, signer), signer)

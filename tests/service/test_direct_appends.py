@@ -11,12 +11,13 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from service.app import Application, create_app
+from service.app import create_app
 from service.identity.keys import Role, Terms, create_key
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect, transaction
 from service.transparency.recovery import LedgerStatus
+from service.web.direct_appends import Application
 from tests.service.correlated import noisy, separated
 from tests.service.samples import BUDGET, FULL, WRITER, Json, event
 

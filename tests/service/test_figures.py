@@ -18,7 +18,7 @@ import accounting
 from accounting.event_counts import count_events
 from accounting.events import Full, Sampling
 from accounting.gaussian import gaussian_epsilon
-from service.cli.figures import contents, hiding
+from service.cli.figures import command, hiding
 from service.cli.figures.drawing import COLOURS, draw
 from service.cli.figures.figure import NOT_A_GUARANTEE, DrawnCurve, Figure, FigureKind, Panel, table
 from service.cli.main import app
@@ -291,7 +291,7 @@ def one_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     def only() -> Iterator[Figure]:
         yield small()
 
-    monkeypatch.setattr(contents, "all_figures", only)
+    monkeypatch.setattr(command, "all_figures", only)
 
 
 @pytest.mark.usefixtures("one_figure")

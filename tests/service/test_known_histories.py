@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import Engine
 
 from service.guarantees import history, known_histories, replay
-from service.guarantees.history import HistoryPoint, run_history
+from service.guarantees.history import HistoryPoint, HistoryReading
 from service.guarantees.known_histories import KnownHistories
+from service.ledger.lookups import dataset_of, find_run
 from service.storage.engine import snapshot
 from tests.service.samples import append, event, setup
 
@@ -25,8 +26,11 @@ def asked(known: KnownHistories, engine: Engine, points: int = POINTS) -> list[H
 
 def anew(engine: Engine, points: int = 1000) -> dict[int, HistoryPoint]:
     with snapshot(engine) as connection:
-        found = run_history(connection, "run", delta=1e-5, points=points).points
-    return {one.steps: one for one in found}
+        run = find_run(connection, "run")
+        dataset = dataset_of(connection, run)
+        reading = HistoryReading.of(run, dataset, delta=1e-5)
+        found = history.read_whole(connection, run, dataset, reading, points)
+    return {one.steps: one for one in found.points}
 
 
 @pytest.fixture

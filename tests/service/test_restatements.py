@@ -18,6 +18,7 @@ from accounting.event_counts import EventCounts
 from accounting.guarantees import Bound
 from service.cli.main import app
 from service.errors import LedgerError
+from service.schemas.provenance import VERSIONS
 from service.storage.engine import snapshot
 from service.transparency.certificates.envelope import InvalidCertificateError
 from service.transparency.certificates.html import certificate_page
@@ -51,6 +52,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
         monkeypatch.setitem(best_first.ACCOUNTANTS, "rdp", other)
         monkeypatch.setattr(accounting, "__version__", version)
+        monkeypatch.setitem(VERSIONS, "dpledger", version)
 
     return become
 

@@ -15,10 +15,10 @@ from sqlalchemy import Engine, select
 from service import trace_context
 from service.storage.engine import snapshot
 from service.storage.tables import acts, entries
-from service.trace_context import TRACEPARENT_LENGTH, read_traceparent
+from service.trace_context import TRACEPARENT_LENGTH
 from service.transparency.verification.ledger import verify
 from service.transparency.verification.report import Broken
-from service.web.middleware import begin_request
+from service.web.middleware import begin_request, read_traceparent
 from tests.conftest import AS_ADMIN
 from tests.service.samples import BUDGET, Json, dataset, event, run, setup
 

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from accounting.guarantees import Theorem
 from accounting.literature.contraction import (
     affine,
     affine_guarantee,
@@ -14,7 +15,6 @@ from accounting.literature.contraction import (
     refined,
     schedules,
 )
-from accounting.theorem import Theorem
 
 THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *contraction.THEOREMS,

@@ -12,9 +12,8 @@ from typing import Final
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.rounding import Array, require
-from accounting.theorem import theorem
 
 DIMENSION_MAX: Final = 256  # a step multiplies matrices of this size
 STEPS_MAX: Final = 10**5

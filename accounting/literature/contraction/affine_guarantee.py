@@ -10,10 +10,9 @@ from typing import Final
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.literature.contraction.affine import covariance_of, operators_of
 from accounting.rounding import UNIT_ROUNDOFF, Array
-from accounting.theorem import theorem
 
 _SPECTRAL: Final = (
     1e-12  # relative error of norms and eigenvalues by the library, with much to spare

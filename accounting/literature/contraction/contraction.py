@@ -12,10 +12,9 @@ from enum import StrEnum
 from typing import Final
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.literature.contraction.kernels import Kernel, Noise, log_mean_power, step_kernel
 from accounting.rounding import UNIT_ROUNDOFF, rounded_down, rounded_up
-from accounting.theorem import theorem
 
 DECLARED_MIN: Final = 1e-100  # of quantities with units: ratios of three stay doubles
 DECLARED_MAX: Final = 1e100

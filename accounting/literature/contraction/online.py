@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.literature.contraction.contraction import (
     ONE_RECORD,
     RELATIONS,
@@ -22,7 +22,6 @@ from accounting.literature.contraction.contraction import (
 from accounting.literature.contraction.kernels import Noise, log_gaussian_lost, step_kernel
 from accounting.literature.contraction.schedules import Schedule, half_shift, scheduled_scale
 from accounting.rounding import Array
-from accounting.theorem import theorem
 
 EXPONENT_MIN: Final = 1.05  # of the time in the schedule: at _LAST nothing to speak of is left
 EXPONENT_MAX: Final = 10.0  # noise falls fast enough far below it

@@ -11,11 +11,10 @@ import numpy as np
 from scipy import special
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.last_iterate.random_order import POSITIONS_MAX, checked_weights
 from accounting.renyi.orders import ORDER_MAX
 from accounting.rounding import Array, rounded_up
-from accounting.theorem import theorem
 
 _UP: Final = 1 + 1e-12  # covers logarithms, exponentials, sums of POSITIONS_MAX and their rounding
 _LEAST: Final = 1e-280  # added where a small divergence may have underflowed

@@ -7,9 +7,8 @@ import math
 from typing import Final
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.rounding import require, rounded_up
-from accounting.theorem import theorem
 
 COUNT_MAX: Final = 10**12  # of steps and passes: far more than anyone runs, exact in a double
 LENGTH_MIN: Final = 1e-100  # of a sensitivity and of noise, so that no product underflows

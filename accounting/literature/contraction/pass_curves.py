@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from scipy import special
 
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.literature.contraction.contraction import (
     RELATIONS,
     ProjectedNoisySgd,
@@ -23,7 +23,6 @@ from accounting.pld.dense_pairs import loss_grid
 from accounting.pld.profiles import LOSS_MAX
 from accounting.renyi.orders import ORDERS, checked_orders
 from accounting.rounding import UNIT_ROUNDOFF, Array
-from accounting.theorem import theorem
 
 _SPACING_MAX: Final = 0.3  # nats, of a profile's epsilons; e^(order times it) stays a double
 _BEYOND: Final = 76.0  # shifts that a grid for Renyi curves spans: 64 orders, and 12 deviations

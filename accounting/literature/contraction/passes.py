@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from accounting.gaussian import log_gaussian_delta
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.literature.contraction.contraction import (
     DECLARED_FACTS,
     RELATIONS,
@@ -28,7 +28,6 @@ from accounting.pld.dense_pairs import loss_grid, profile_pair
 from accounting.pld.pairs import DensePair, GaussianPair, LaplacePair, Pair
 from accounting.pld.profiles import LOSS_MAX
 from accounting.rounding import least_true, rounded_down, rounded_up
-from accounting.theorem import theorem
 
 TAIL: Final = 1e-40  # of a pass's profile: what is left where its grid ends is put at infinity
 GROUPS: Final = 40  # of places, composed one by one; the rest count as the last of them

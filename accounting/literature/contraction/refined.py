@@ -7,7 +7,7 @@ is at a level above e^epsilon, at which a step keeps less. docs/theory/contracti
 import math
 from typing import Final
 
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.literature.contraction.contraction import (
     DECLARED_FACTS,
     ONE_RECORD,
@@ -20,7 +20,6 @@ from accounting.literature.contraction.contraction import (
 )
 from accounting.literature.contraction.kernels import Kernel, log_mean_power, step_kernel
 from accounting.rounding import UNIT_ROUNDOFF, rounded_down, rounded_up
-from accounting.theorem import theorem
 
 CHAIN_MAX: Final = 2000  # steps that are refined one by one; the rest keep the last one's share
 _LOG_NOTHING: Final = -1e6  # of delta: below, a chain is not followed any further

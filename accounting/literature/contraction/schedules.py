@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.literature.contraction.contraction import (
     DECLARED_FACTS,
     DECLARED_MAX,
@@ -23,7 +23,6 @@ from accounting.literature.contraction.contraction import (
 )
 from accounting.literature.contraction.kernels import Noise
 from accounting.rounding import Array
-from accounting.theorem import theorem
 
 _SAME: Final = 1e-12  # kappa is worked out from rounded shifts
 _NEWTONS: Final = 6  # each doubles the correct digits

@@ -7,6 +7,7 @@ import this one, so that none of them ever reaches a guarantee or a budget.
 
 from typing import Any, Final
 
+from accounting.guarantees import Theorem
 from accounting.literature.refuted import (
     adaptive,
     affine,
@@ -16,7 +17,6 @@ from accounting.literature.refuted import (
     sampling,
     schedules,
 )
-from accounting.theorem import Theorem
 
 THEOREMS: Final[tuple[Theorem[..., Any], ...]] = (
     *early_stop.THEOREMS,

@@ -6,11 +6,10 @@ import numpy as np
 
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_mu
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.renyi.conversion import conversion_costs
 from accounting.renyi.orders import checked_orders
 from accounting.rounding import Array
-from accounting.theorem import theorem
 
 
 @theorem(

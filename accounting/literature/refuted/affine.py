@@ -5,9 +5,8 @@ import math
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Status
+from accounting.guarantees import Status, theorem
 from accounting.rounding import Array
-from accounting.theorem import theorem
 
 
 def _variances(curvatures: Array, *, learning_rate: float, noise: float, added: Array) -> Array:

@@ -9,10 +9,9 @@ from typing import Final
 import numpy as np
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.orders import checked_orders
 from accounting.rounding import Array, require
-from accounting.theorem import theorem
 
 LEAST_CONSTANT: Final = 16.0  # of the conjectures; the most optimistic, and the figures' choice
 _LEAST_NOISE: Final = 2.0  # the conditions' sigma >= 2 L

@@ -3,9 +3,8 @@
 import math
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.rounding import require
-from accounting.theorem import theorem
 
 _EVERY = tuple(NeighboringRelation)
 

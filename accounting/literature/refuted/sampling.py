@@ -7,7 +7,7 @@ import numpy as np
 from scipy import special
 
 from accounting.events import Direction, NeighboringRelation, TruncatedPoisson
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.pairs import SampledGaussianPair
 from accounting.pld.profiles import profile
 from accounting.renyi.conversion import rdp_epsilon
@@ -15,7 +15,6 @@ from accounting.renyi.orders import ORDERS
 from accounting.renyi.poisson import poisson_gaussian_rdp
 from accounting.rounding import Array, require
 from accounting.subsampling.truncated import branches
-from accounting.theorem import theorem
 
 ORDER_MAX: Final = 256  # a sum of as many terms
 STEPS_MAX: Final = 10**6  # of a pass: as many binomial chances

@@ -4,9 +4,8 @@ import math
 from typing import Final
 
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
+from accounting.guarantees import Assumption, Status, theorem
 from accounting.rounding import require
-from accounting.theorem import theorem
 
 _RELATIONS = (NeighboringRelation.REPLACE_ONE,)
 _LAPLACE = (Assumption.INDEPENDENT_LAPLACE_NOISE,)

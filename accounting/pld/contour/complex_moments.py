@@ -15,13 +15,14 @@ from accounting.events import Direction
 from accounting.pld.contour import tilted_grids
 from accounting.pld.contour.interpolated_moments import log_modulus_of_steps
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, finite_losses, log_moments
-from accounting.pld.contour.tilted_grids import Grid, Mixed, grid_of, scan_of
+from accounting.pld.contour.tilted_grids import Grid, grid_of, scan_of
 from accounting.pld.pairs import (
     DensePair,
     DiscretePair,
     GaussianPair,
     InterpolatedSteps,
     LaplacePair,
+    MixturePair,
     Pair,
     ReplacedGaussianPair,
     SampledGaussianPair,
@@ -273,7 +274,7 @@ def _logarithms(beyond_one: ComplexArray, error: Array) -> tuple[ComplexArray, A
     return np.asarray(log_values, dtype=np.complex128), slack
 
 
-def _sampled_gaussian(pair: Mixed, direction: Direction, order: float, theta: Array) -> Line:
+def _sampled_gaussian(pair: MixturePair, direction: Direction, order: float, theta: Array) -> Line:
     grid = grid_of(pair, direction, order, float(theta[-1]))
     spend(10_000 + 9 * len(grid.losses) * math.isqrt(len(theta)))
     beyond_one = _transform(grid.losses, grid.weights, theta)  # phi - 1

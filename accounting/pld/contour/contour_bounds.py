@@ -17,21 +17,23 @@ import numpy as np
 
 from accounting.events import Direction
 from accounting.pld.contour.complex_moments import line_of, log_modulus
-from accounting.pld.contour.decay_bounds import theta_grid
-from accounting.pld.contour.inversion import Inversion, epsilon_of, log_truncations, moment_errors
-from accounting.pld.contour.parameters import (
+from accounting.pld.contour.inversion import (
     Guess,
+    Inversion,
     NoDecayError,
     Placement,
-    Units,
+    epsilon_of,
     guess_at_delta,
     guess_at_epsilon,
     guess_near,
     log_total_moments,
+    log_truncations,
+    moment_errors,
     place,
 )
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, finite_losses
-from accounting.pld.pairs import Atomic, InterpolatedSteps
+from accounting.pld.contour.tilted_grids import theta_grid
+from accounting.pld.pairs import Atomic, InterpolatedSteps, Units
 from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.work_limit import spend
 

@@ -9,16 +9,17 @@ from typing import Final
 
 import numpy as np
 
-from accounting.pld.pairs import InterpolatedSteps, ReplacedGaussianPair, SampledGaussianPair
+from accounting.pld.pairs import (
+    InterpolatedSteps,
+    MixturePair,
+)
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 
 _U: Final = 16 * LIBRARY_ULPS * UNIT_ROUNDOFF
 _EXPONENT_MAX: Final = 600.0
 
-Sampled = SampledGaussianPair | ReplacedGaussianPair
 
-
-def density_ratio(near: Sampled, far: Sampled) -> float:
+def density_ratio(near: MixturePair, far: MixturePair) -> float:
     """The most that far's density of a loss may be, over near's at the same loss. Upper.
 
     It is (sigma'/sigma) e^((1/sigma^2 - 1/sigma'^2)/2), sigma' the larger noise, in either order of

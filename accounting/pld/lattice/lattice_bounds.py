@@ -26,7 +26,6 @@ from accounting.pld.lattice.plan import (
     Answer,
     LatticeQuery,
     NotCertifiedError,
-    Units,
     error_of,
     lattice_query,
     limit,
@@ -36,7 +35,7 @@ from accounting.pld.lattice.plan import (
     without_transform,
     work_of,
 )
-from accounting.pld.pairs import DiscretePair
+from accounting.pld.pairs import DiscretePair, Units
 
 FIRST_TRANSFORM: Final = 2**13  # lattice points of the first composition, which plans the others
 MAX_ROUNDS: Final = 6  # refinements; each costs at least what the one before did

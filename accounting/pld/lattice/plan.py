@@ -21,7 +21,7 @@ from accounting.pld.lattice.parameters import (
     rounding_spread,
     sketch,
 )
-from accounting.pld.pairs import Pair
+from accounting.pld.pairs import Pair, Units
 from accounting.rounding import Array
 
 MAX_CELLS: Final = 2**18  # lattice points of one step: about half a second
@@ -32,8 +32,6 @@ TAIL: Final = 1e-5  # of the wanted relative width, for what is cut off
 _DIRECT_WORK: Final = 2**31  # pairs of points of an answer's convolutions: about half a second
 _LAW_WORK: Final = 8.0  # what a point of a law costs, over what a point of a transform costs
 _PLANS: Final = 48  # widths looked at
-
-Units = Sequence[tuple[Pair, int]]
 
 P = ParamSpec("P")
 

@@ -102,11 +102,11 @@ class Place:
             self.refuse(f"has a {name} outside [{NOISE_RANGE[0]:g}, {NOISE_RANGE[1]:g}]")
         return value
 
-    def probability(self, name: str = "sampling_probability") -> float:
-        """A field that is a probability; 0 selects no record."""
-        value = self.real(name, low=0.0, high=1.0)
+    def probability(self) -> float:
+        """The sampling probability; 0 selects no record."""
+        value = self.real("sampling_probability", low=0.0, high=1.0)
         if 0 < value < PROBABILITY_MIN:
-            self.refuse(f"has a {name} below {PROBABILITY_MIN:g}")
+            self.refuse(f"has a sampling_probability below {PROBABILITY_MIN:g}")
         return value
 
 

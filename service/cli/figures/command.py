@@ -1,9 +1,12 @@
 """`dpledger figures`: every figure as SVG and as CSV, into a folder."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+
+from service.cli.figures.figure import Figure, table
 
 
 def figures(
@@ -17,9 +20,6 @@ def figures(
             f"dpledger figures needs {error.name}, which is not installed. In the repository: "
             "pip install '.[figures]'"
         )
-    from service.cli.figures.contents import all_figures
-    from service.cli.figures.figure import table
-
     try:
         out.mkdir(parents=True, exist_ok=True)
         for figure in all_figures():
@@ -28,6 +28,19 @@ def figures(
             typer.echo(out / f"{figure.name}.svg")
     except OSError as error:
         _refuse(f"{error.filename}: {error.strerror}")
+
+
+def all_figures() -> Iterator[Figure]:
+    """Every figure, in the order of docs/theory/figures.md; each is worked out in its turn."""
+    from service.cli.figures import document_001, document_004, hiding
+
+    yield document_001.figure_1()
+    yield document_001.figure_2()
+    yield document_001.figure_3()
+    yield document_001.figure_4()
+    yield document_004.figure_12()
+    yield document_004.toy()
+    yield hiding.last_iterate_figure()
 
 
 def _refuse(message: str) -> NoReturn:

@@ -37,7 +37,7 @@ from service.guarantees.theorem_catalog import BoundAnswer, bound_answers
 from service.ledger.budgets.budget import delta_of
 from service.ledger.lookups import dataset_of, find_dataset, find_run
 from service.ledger.views import LogAnswer, budget_of_dataset, log_answer, run_answer
-from service.schemas.provenance import DELTAS, versions
+from service.schemas.provenance import DELTAS, VERSIONS
 from service.schemas.responses import BudgetAnswer, DatasetGuarantee, GuaranteeAnswer
 from service.schemas.run_states import CLOSED
 from service.storage.tables import findings, incidents, runs
@@ -196,7 +196,7 @@ def _report(
         remarks=remarks,
         theorems=[known[one] for one in named if one in known],
         log=log_answer(connection, dataset.name),
-        versions=versions(),
+        versions=VERSIONS,
         issued_at=now(),
         **given,
     )

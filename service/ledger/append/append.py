@@ -28,7 +28,7 @@ from service.ledger.append.admission import (
     require_unfrozen,
     scopes_of,
 )
-from service.ledger.append.fresh_noise import records_reuse, require_fresh_noise
+from service.ledger.append.fresh_noise import require_fresh_noise
 from service.ledger.append.rdp_reading import reading
 from service.ledger.append.state import (
     Branch,
@@ -39,7 +39,7 @@ from service.ledger.append.state import (
 )
 from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.event_counts import StepsAndPasses
+from service.ledger.budgets.event_counts import StepsAndPasses, reuses_noise
 from service.ledger.incidents import DetailValue, Incident, Kind
 from service.ledger.log.leaves import Act
 from service.ledger.log.row_records import APPENDS
@@ -246,7 +246,7 @@ def _count(
         )
     state.take(run, gone.move, gone.starts)
     _mark_withdrawn(state, run, branch, fresh)
-    if records_reuse(gone.move):
+    if reuses_noise(gone.move.recorded):
         notes.incidents.append(_incident(state, run, Kind.NOISE_REUSED, branch=branch.name))
     branch.move_to(fresh[-1].end, gone.open_pass)
     branch.tail = _tail(branch.tail, fresh[-1])

@@ -24,12 +24,12 @@ from service.ledger.append.unit_of_work import BranchPlace, DatasetCache, UnitOf
 from service.ledger.append.write_access import LedgerState, require_writable, state_of
 from service.ledger.budgets import cost_cache
 from service.storage.engine import DedicatedConnection
+from service.storage.single_flight import LATER
 from service.telemetry import Measures
 
 GROUP_MAX: Final = 64  # requests in one transaction; more would make the first wait for the last
 PATIENCE: Final = 3  # times that a lock is waited for, until a request is told to come again
 _PATIENCE_SECONDS: Final = 30.0
-_LATER: Final = "The database takes too long; send the same request again."
 _STOPPED: Final = "The thread that appends to the ledger has stopped; restart the service."
 _LOGGER = logging.getLogger("dpledger.writer")
 
@@ -185,7 +185,7 @@ class Writer:
             self._answer(group)
         except Exception:  # memory ran out while it was answered; what was committed is a duplicate
             _LOGGER.exception("the writer failed")
-            _tell(group, [UnavailableError(_LATER)] * len(group))
+            _tell(group, [UnavailableError(LATER)] * len(group))
 
     def _answer(self, group: Sequence[_Waiting]) -> None:
         try:
@@ -274,7 +274,7 @@ def _tell(group: Sequence[_Waiting], outcomes: Sequence[_Outcome]) -> None:
 
 def _give_up(answer: "asyncio.Future[dict[str, Any]]") -> None:
     if not answer.done():
-        answer.set_exception(UnavailableError(_LATER))
+        answer.set_exception(UnavailableError(LATER))
 
 
 def _settle(settled: Sequence[tuple[_Waiting, _Outcome]]) -> None:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from accounting.event_counts import EventCounts, pass_length
-from accounting.events import Event
+from accounting.events import Event, NoNoise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,14 @@ def negative(change: EventCountDelta) -> EventCountDelta:
         event: StepsAndPasses(steps=-counts.steps, passes=-counts.passes, begun=-counts.begun)
         for event, counts in change.items()
     }
+
+
+def reuses_noise(change: EventCountDelta) -> bool:
+    """Whether a change counts a pass whose correlated noise may be used elsewhere."""
+    return any(
+        counts.passes > 0 and event.is_correlated and isinstance(event.mechanism, NoNoise)
+        for event, counts in change.items()
+    )
 
 
 def counts_of(counts: EventCounts) -> dict[Event, StepsAndPasses]:

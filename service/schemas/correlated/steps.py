@@ -2,35 +2,28 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from accounting import events as core
 from service.errors import InvalidRequestError
-from service.schemas.message import Probability, Wire, bounds, within
+from service.schemas.message import NoiseMultiplier, Probability, Wire, Within
 
 PASS_MAX: Final = 100_000  # steps of a pass of correlated noise
 DIGEST_PATTERN: Final = r"^sha256:[0-9a-f]{64}$"
 
 StrategyDigest = Annotated[str, Field(pattern=DIGEST_PATTERN)]
-PassSteps = Annotated[
-    int, AfterValidator(within(1, PASS_MAX)), Field(json_schema_extra=bounds(1, PASS_MAX))
-]
-SensitivitySquared = Annotated[
-    float, AfterValidator(within(1e-120, 1e250)), Field(json_schema_extra=bounds(1e-120, 1e250))
-]
+PassSteps = Annotated[int, Within(1, PASS_MAX)]
+SensitivitySquared = Annotated[float, Within(1e-120, 1e250)]
 _SENSITIVITY: Final[TypeAdapter[float | None]] = TypeAdapter(
     SensitivitySquared | None, config=ConfigDict(strict=True)
 )
-_Multiplier = Annotated[
-    float, AfterValidator(within(1e-9, 1e9)), Field(json_schema_extra=bounds(1e-9, 1e9))
-]
 
 
 class MatrixGaussianMechanism(Wire):
     """Gaussian noise that a strategy correlates over the steps of a pass."""
 
     kind: Literal["matrix_gaussian"]
-    noise_multiplier: _Multiplier
+    noise_multiplier: NoiseMultiplier
     strategy: StrategyDigest
     sensitivity_squared: SensitivitySquared | None = None  # the service fills it in
 
@@ -38,7 +31,7 @@ class MatrixGaussianMechanism(Wire):
 class OpenMatrixGaussian(MatrixGaussianMechanism):
     """The same; without `noise_multiplier` it is to be found."""
 
-    noise_multiplier: _Multiplier | None = None  # type: ignore[assignment]
+    noise_multiplier: NoiseMultiplier | None = None  # type: ignore[assignment]
 
 
 class MinSeparationSampling(Wire):

@@ -21,7 +21,7 @@ from service.schemas.correlated.steps import (
     to_correlated_sampling,
 )
 from service.schemas.event_codec import long_canonical
-from service.schemas.message import Body, Wire, bounds, within
+from service.schemas.message import Body, Wire, Within
 
 SENSITIVITY_POINTS: Final = 175_000_000  # of the work of one sensitivity: some two seconds
 STRATEGIES_MAX: Final = 400  # of a document
@@ -47,7 +47,7 @@ def _decay(value: float) -> float:
 
 
 Entry = Annotated[float, AfterValidator(_sized)]
-_Two = Annotated[int, AfterValidator(within(2, 2)), Field(json_schema_extra=bounds(2, 2))]
+_Two = Annotated[int, Within(2, 2)]
 _Decay = Annotated[float, AfterValidator(_sized), AfterValidator(_decay)]
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine
 from service.errors import TooExpensiveError, UnavailableError
 from service.ledger.log.merkle import inclusion_path
 from service.ledger.lookups import find_dataset, lock_dataset
-from service.schemas.provenance import DELTAS, versions
+from service.schemas.provenance import DELTAS, VERSIONS
 from service.storage.engine import snapshot, transaction
 from service.transparency.certificates import records
 from service.transparency.certificates.envelope import canonical_digest, sealed
@@ -111,7 +111,7 @@ def _stated(facts: dict[str, Any], asked: CertificateInputs, own: float | None) 
         "theorems": theorems_of(statements),
         "standing": run_standings(parsed),
         "advisories": advisories_stated(parsed),
-        "versions": versions(),
+        "versions": VERSIONS,
     }
 
 

@@ -37,15 +37,12 @@ class RecheckedNumber:
         return any(one["direction"] == TOO_LOW for one in self.content["changes"])
 
 
-def restate_all(
-    engine: Engine, *, dry_run: bool, by: str | None = None
-) -> Iterator[RecheckedNumber]:
+def restate_all(engine: Engine, *, dry_run: bool) -> Iterator[RecheckedNumber]:
     """Compute again what earlier versions certified, and append where the answer is another.
 
     Args:
         engine: of the database.
         dry_run: append nothing.
-        by: who asks.
 
     Raises:
         LedgerSuspendedError: the ledger contradicts what it signed.
@@ -57,7 +54,7 @@ def restate_all(
         with snapshot(engine) as connection:
             found = _otherwise(connection, row)
         for one in found:
-            if dry_run or _append(engine, row, one, by):
+            if dry_run or _append(engine, row, one):
                 yield one
 
 
@@ -83,7 +80,7 @@ def _today(connection: Connection, row: Any, before: dict[str, Any]) -> list[dic
     return [one.model_dump() for one in statements_of(account, deltas)]
 
 
-def _append(engine: Engine, row: Any, found: RecheckedNumber, by: str | None) -> bool:
+def _append(engine: Engine, row: Any, found: RecheckedNumber) -> bool:
     """Append a restatement unless another process has just done so."""
     with transaction(engine) as connection:
         lock_dataset(connection, row.name)
@@ -94,5 +91,5 @@ def _append(engine: Engine, row: Any, found: RecheckedNumber, by: str | None) ->
         now = latest[found.content["position"]]["core_version"]
         if now != found.content["old_core_version"]:
             return False
-        records.restate(connection, row.id, found.content, by)
+        records.restate(connection, row.id, found.content)
         return True

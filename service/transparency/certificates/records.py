@@ -203,11 +203,9 @@ def restatement_of(
     }
 
 
-def restate(
-    connection: Connection, dataset_id: int, content: dict[str, Any], by: str | None
-) -> None:
-    """Append a restatement."""
-    happened = [Act(RESTATEMENT, content, by)]
+def restate(connection: Connection, dataset_id: int, content: dict[str, Any]) -> None:
+    """Append a restatement, which a command makes and no key."""
+    happened = [Act(RESTATEMENT, content, None)]
     append_leaves(connection, dataset_id, happened)
     _shout(connection, dataset_id, happened)
 

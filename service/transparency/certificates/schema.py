@@ -9,7 +9,7 @@ from accounting.guarantees import Assumption, Status, ValidFor
 from service.ledger.incidents import Kind
 from service.schemas.correlated.strategies import Strategies, require_known_strategies
 from service.schemas.ledger_document import LedgerDocument
-from service.schemas.message import Delta, Wire
+from service.schemas.message import Delta, Sha256, Wire
 from service.schemas.requests import (
     Acceptable,
     ActedBy,
@@ -43,7 +43,6 @@ StatusLine = Annotated[str, _one_of(Status)]
 AssumptionLine = Annotated[str, _one_of(Assumption)]
 Prose = Annotated[str, Field(max_length=20_000)]
 Nats = Annotated[float, Field(ge=0)]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # SHA-256
 Base64 = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9_-]*$")]
 ROWS_OF_ONE: Final = ("at_most_one", "exactly_one")
 RELEASES: Final = ("every_step", "every_pass", "last_iterate")
@@ -249,7 +248,7 @@ class Place(Wire):
     after_sequence: _Whole
     by: ActedBy | None
     position: _Whole
-    path: list[Digest] = Field(max_length=64)  # from the act's leaf to the root of the head
+    path: list[Sha256] = Field(max_length=64)  # from the act's leaf to the root of the head
 
 
 class Log(Place):
@@ -281,7 +280,7 @@ class Restated(Wire):
 
     about: Subject
     sequence: _Whole
-    facts_sha256: Digest
+    facts_sha256: Sha256
     position: _Whole  # of the certificate in the log
     old_core_version: _Line
     core_version: _Line
@@ -299,8 +298,8 @@ class Certificate(Wire):
 
     format: Literal["dpledger-certificate/1"]
     facts: Facts
-    facts_sha256: Digest
-    model_sha256: Digest | None
+    facts_sha256: Sha256
+    model_sha256: Sha256 | None
     statements: list[Statement] = Field(min_length=1, max_length=2 * 3 * DELTAS_MAX)
     theorems: list[TheoremStated]
     standing: list[RunSummary]

@@ -90,7 +90,7 @@ def draw_lines(
         )
         for place, one in enumerate(lines, start=1)
     ]
-    step = _step(height)
+    step = round_step(height / _MARKS)
     xs = [left + whole * number / (_MARKS - 1) for number in range(_MARKS)]
     return LineChart(
         lines=tuple(paths),
@@ -143,8 +143,8 @@ def _path(points: Sequence[tuple[float, float]], *, stairs: bool) -> str:
     return "".join(drawn)
 
 
-def _step(height: float) -> float:
-    rough = height / _MARKS
+def round_step(rough: float) -> float:
+    """The next round number, for the lines of a picture to be so far apart."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(number * power for number in _ROUND if number * power >= rough)
 

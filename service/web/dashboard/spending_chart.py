@@ -16,6 +16,7 @@ from service.clock import utc
 from service.formatting import TIMES_FROM
 from service.guarantees.spending_history import Moment, Spending
 from service.ledger.dataset_settings import SettingsAnswer
+from service.web.dashboard.line_chart import round_step
 
 _WIDTH: Final = 1000
 HEIGHT: Final = 220
@@ -25,7 +26,6 @@ TABLE_ROWS: Final = 12  # rows of the table beside it
 _FAR: Final = 20  # times what is spent: a limit that is further away is not drawn
 _HEADROOM: Final = 1.06
 _LIMIT: Final = 1.0  # the whole capacity
-_NICE: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +141,7 @@ def _ticks(frame: _Frame, *, in_percent: bool) -> tuple[Tick, ...]:
     unit, sign = (100, " %") if in_percent else (1, "")
     if in_percent and frame.top > TIMES_FROM:
         unit, sign = 1, " times"
-    rough = unit * frame.top / TICKS
-    power = 10.0 ** (len(f"{int(rough)}") - 1) if rough >= 1 else 1.0
-    while power > rough:
-        power /= 10
-    step = next(nice * power for nice in _NICE if nice * power >= rough)
+    step = round_step(unit * frame.top / TICKS)
     count = int(unit * frame.top / step)
     return tuple(
         Tick(place=frame.y(number * step / unit), label=f"{number * step:.6g}{sign}")

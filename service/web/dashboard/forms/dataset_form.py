@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from service.schemas.requests import PARENTS_MAX, NewDataset
+from service.web.dashboard.forms.budget_form import NOT_A_NUMBER
 from service.web.dashboard.forms.planner_form import (
     EPSILON,
     PlannerForm,
@@ -24,7 +25,6 @@ _TOGETHER: Final = "is needed with the other two; clear all three for no trainin
 _NEEDS_TRAINING: Final = "needs the noise, the batch size and the steps of a training"
 _NEEDS_ROWS: Final = "is needed with parents: how many rows come from one of their records"
 _NEEDS_LIMIT: Final = "is needed: a training chooses the filter of a limit"
-_NOT_A_NUMBER: Final = "must be a number, such as 3 or 1e-5"
 _NOT_WHOLE: Final = "must be a whole number, such as 60000"
 _PLANNED: Final = ("noise_multiplier", "batch_size", "length")
 NEW_DATASET_FIELDS: Final = {
@@ -165,7 +165,7 @@ def _number(
             return int(text[:20])
         return float(text)
     except ValueError:
-        faults[place] = _NOT_WHOLE if whole else _NOT_A_NUMBER
+        faults[place] = _NOT_WHOLE if whole else NOT_A_NUMBER
         return None
 
 

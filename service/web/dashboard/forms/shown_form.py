@@ -3,13 +3,15 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from service.errors import InvalidRequestError, LedgerError
+from service.errors import AnotherPersonError, ConflictError, InvalidRequestError, LedgerError
 from service.schemas.field_errors import fault_list
 
+FORM_REFUSALS: Final = (InvalidRequestError, ConflictError, AnotherPersonError)
 WHOLE_FORM: Final = "form"  # the field of a fault that is of no single field
 _WHOLE: Final = ("", "body", "query")  # locations that name no part of a message
 _RANGE: Final = re.compile(
@@ -147,3 +149,11 @@ def message_of(
     if found:
         raise InvalidRequestError.of(found)
     return message
+
+
+def refusal_status(error: LedgerError | None) -> HTTPStatus:
+    """The status of a page that shows a form again."""
+    if error is None:
+        return HTTPStatus.OK
+    wrong = isinstance(error, InvalidRequestError)
+    return HTTPStatus.UNPROCESSABLE_ENTITY if wrong else HTTPStatus.CONFLICT

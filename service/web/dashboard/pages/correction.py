@@ -32,8 +32,7 @@ from service.operations.correction_preview import CorrectionPreview, preview_cor
 from service.schemas.event_codec import canonical, event_of
 from service.storage.engine import snapshot
 from service.web.dashboard.forms import ending_form
-from service.web.dashboard.forms.shown_form import WHOLE_FORM, ShownForm
-from service.web.dashboard.pages.endings import refusal_status
+from service.web.dashboard.forms.shown_form import WHOLE_FORM, ShownForm, refusal_status
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageOwner, PostedForm
 from service.web.four_eyes import waiting_correction

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, Row
 
 from accounting.events import Event, Gaussian, Poisson, Span
 from service.clock import now
-from service.errors import InvalidRequestError, LedgerError, TooExpensiveError
+from service.errors import LedgerError, TooExpensiveError
 from service.guarantees import attribution, fit_suggestions
 from service.guarantees.guarantee import Question, dataset_guarantee
 from service.guarantees.spending_history import Spending, known_spending
@@ -36,6 +36,7 @@ from service.web.certificate_issue import CertificateQuery, issued
 from service.web.dashboard import glossary, lineage_chart, spending_chart
 from service.web.dashboard.forms import budget_form
 from service.web.dashboard.forms.budget_form import AcceptForm, AdmissionForm, LimitForm
+from service.web.dashboard.forms.shown_form import refusal_status
 from service.web.dashboard.pages.incidents import incident_rights, with_advice
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
@@ -112,8 +113,11 @@ def certificate(
 
 
 @router.get("/datasets/{dataset}/limit")
-def limit_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
-    """Where the form is, for who loads the answer to one again."""
+@router.get("/datasets/{dataset}/ask")
+@router.get("/datasets/{dataset}/admission")
+@router.get("/datasets/{dataset}/accept")
+def to_forms(dataset: DatasetName, _viewer: PageViewer) -> Response:
+    """Go where the forms are: the answer to one was loaded again."""
     return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
 
 
@@ -130,12 +134,6 @@ def change_limit(
         found["form"] = LimitForm.refused(form, found["dataset"], error)
         return _refused(request, viewer, found, error)
     return RedirectResponse(where, HTTPStatus.SEE_OTHER)
-
-
-@router.get("/datasets/{dataset}/ask")
-def ask_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
-    """Where the form is, for who loads the answer to one again."""
-    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
 
 
 @router.post("/datasets/{dataset}/ask")
@@ -166,12 +164,6 @@ def ask(
     return RedirectResponse(f"/requests/{answer.id}", HTTPStatus.SEE_OTHER)
 
 
-@router.get("/datasets/{dataset}/admission")
-def admission_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
-    """Where the form is, for who loads the answer to one again."""
-    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
-
-
 @router.post("/datasets/{dataset}/admission")
 @expensive
 def change_admission(
@@ -185,12 +177,6 @@ def change_admission(
         found["admission"] = AdmissionForm.refused(form, error)
         return _refused(request, viewer, found, error)
     return RedirectResponse(where, HTTPStatus.SEE_OTHER)
-
-
-@router.get("/datasets/{dataset}/accept")
-def accept_form(dataset: DatasetName, _viewer: PageViewer) -> Response:
-    """Where the form is, for who loads the answer to one again."""
-    return RedirectResponse(f"/datasets/{dataset}#limits", HTTPStatus.SEE_OTHER)
 
 
 @router.post("/datasets/{dataset}/accept")
@@ -231,8 +217,7 @@ def _refused(
     request: Request, viewer: Caller, found: Mapping[str, Any], error: LedgerError
 ) -> Response:
     """The page again, with what is wrong in one of its forms."""
-    stale = not isinstance(error, InvalidRequestError)
-    status = HTTPStatus.CONFLICT if stale else HTTPStatus.UNPROCESSABLE_ENTITY
+    status = refusal_status(error)
     return render(request, "dataset.html", viewer=viewer, status_code=status, **found)
 
 

@@ -1,7 +1,7 @@
 """The pages by which an owner or an admin closes a run, or voids a reservation, for a reason."""
 
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection, Engine
 
 from service.clock import now
-from service.errors import AnotherPersonError, ConflictError, InvalidRequestError, LedgerError
+from service.errors import LedgerError
 from service.identity.authentication import Caller
 from service.ledger import lookups, reservations, runs, views
 from service.ledger.append.write_access import run_in_write_transaction
@@ -17,22 +17,13 @@ from service.ledger.reservation_ends import GiveBack
 from service.schemas.run_states import CLOSED
 from service.storage.engine import snapshot
 from service.web.dashboard.forms import ending_form
-from service.web.dashboard.forms.shown_form import ShownForm
+from service.web.dashboard.forms.shown_form import FORM_REFUSALS, ShownForm, refusal_status
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageOwner, PostedForm
 from service.web.four_eyes import require_plan_kept, waiting_void
 from service.web.parameters import Database, ReservationName, RunName
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
-_REFUSALS: Final = (InvalidRequestError, ConflictError, AnotherPersonError)
-
-
-def refusal_status(error: LedgerError | None) -> HTTPStatus:
-    """The status of a page that shows a form again."""
-    if error is None:
-        return HTTPStatus.OK
-    wrong = isinstance(error, InvalidRequestError)
-    return HTTPStatus.UNPROCESSABLE_ENTITY if wrong else HTTPStatus.CONFLICT
 
 
 @router.get("/runs/{run}/finish")
@@ -54,7 +45,7 @@ def finish_run(
             runs.finish_run(connection, run, end.state, by=viewer.name, reason=end.reason)
 
         run_in_write_transaction(database, finish)
-    except _REFUSALS as error:
+    except FORM_REFUSALS as error:
         form = ShownForm.refused(sent, error, ending_form.ENDING_FIELDS)
         return _run_page(run, request, database, viewer, form, error)
     request.app.state.feed.wake()
@@ -102,7 +93,7 @@ async def void_reservation(
         place = found["run"], found["branch"]
         back = GiveBack(name=reservation, place=place, reason=reason, by=viewer.name)
         await request.app.state.writer.write(back)
-    except _REFUSALS as error:
+    except FORM_REFUSALS as error:
         form = ShownForm.refused(sent, error, ending_form.ENDING_FIELDS)
         return await run_in_threadpool(
             _reservation_page, reservation, request, database, viewer, form, error

@@ -10,7 +10,6 @@ from pydantic import Field
 from sqlalchemy import ColumnElement, Engine, Select, case, func, or_, select
 
 from service.clock import now
-from service.errors import AnotherPersonError, ConflictError, InvalidRequestError, LedgerError
 from service.identity import key_administration
 from service.identity.authentication import Caller, KeyRing
 from service.identity.key_administration import KeyScope, KeySecret
@@ -19,7 +18,7 @@ from service.storage.engine import snapshot
 from service.storage.tables import api_keys
 from service.transparency.activity import acts_of_key
 from service.web.dashboard.forms import key_form
-from service.web.dashboard.forms.shown_form import ShownForm
+from service.web.dashboard.forms.shown_form import FORM_REFUSALS, ShownForm, refusal_status
 from service.web.dashboard.listing import Listed, part_of
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageAdmin, PostedForm
@@ -34,7 +33,6 @@ _ORDERS: Final = {
     "person": func.coalesce(api_keys.c.person, api_keys.c.name),
 }
 _STATES: Final = (("", "any"), ("active", "active"), ("ended", "expired or revoked"))
-_REFUSALS: Final = (InvalidRequestError, ConflictError, AnotherPersonError)
 
 
 class _Keys(Listed):
@@ -104,9 +102,9 @@ def create_key(
                 connection, new, by=viewer.name, own_person=only_person(request, viewer)
             ),
         )
-    except _REFUSALS as error:
+    except FORM_REFUSALS as error:
         shown = ShownForm.refused(form, error, key_form.NEW_KEY_FIELDS)
-        return _list(request, database, viewer, shown, status=_status(error))
+        return _list(request, database, viewer, shown, status=refusal_status(error))
     request.app.state.keys.changed()  # the first key ends the start token, also on this page
     blank = ShownForm(_blank_key(request, viewer))
     return _list(request, database, viewer, blank, secret=secret, first=first)
@@ -138,9 +136,9 @@ def rotate_key(
                 connection, key, asked, by=viewer.name, own_person=only_person(request, viewer)
             ),
         )
-    except _REFUSALS as error:
+    except FORM_REFUSALS as error:
         told = _Told(rotation=ShownForm.refused(form, error, key_form.KEY_FIELDS))
-        return _one(key, request, database, viewer, told, status=_status(error))
+        return _one(key, request, database, viewer, told, status=refusal_status(error))
     request.app.state.keys.changed()
     return _one(key, request, database, viewer, _Told(secret=secret))
 
@@ -158,9 +156,9 @@ def revoke_key(
                 connection, key, asked, by=viewer.name
             ),
         )
-    except _REFUSALS as error:
+    except FORM_REFUSALS as error:
         told = _Told(revocation=ShownForm.refused(form, error, key_form.KEY_FIELDS))
-        return _one(key, request, database, viewer, told, status=_status(error))
+        return _one(key, request, database, viewer, told, status=refusal_status(error))
     request.app.state.keys.changed()
     return RedirectResponse(f"/keys/{key}", HTTPStatus.SEE_OTHER)
 
@@ -168,11 +166,6 @@ def revoke_key(
 def _blank_key(request: Request, viewer: Caller) -> dict[str, str]:
     """The form of a new key, for the only person whose keys the viewer may create."""
     return key_form.BLANK_KEY | {"person": only_person(request, viewer) or ""}
-
-
-def _status(error: LedgerError) -> HTTPStatus:
-    wrong = isinstance(error, InvalidRequestError)
-    return HTTPStatus.UNPROCESSABLE_ENTITY if wrong else HTTPStatus.CONFLICT
 
 
 def _list(

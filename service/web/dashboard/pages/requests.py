@@ -14,7 +14,6 @@ from service.errors import (
     ConflictError,
     ForbiddenError,
     InvalidRequestError,
-    LedgerError,
     PreconditionFailedError,
     TooExpensiveError,
 )
@@ -30,7 +29,7 @@ from service.schemas.field_errors import fault_list
 from service.schemas.requests import PERSON_LENGTH_MAX, NewCorrection
 from service.storage.engine import snapshot
 from service.storage.tables import change_requests, datasets
-from service.web.dashboard.forms.shown_form import fault_text
+from service.web.dashboard.forms.shown_form import fault_text, refusal_status
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.request_changes import changed_rows, listed_changes, request_title
 from service.web.dashboard.viewer import PageApprover, PageTrainer, PageViewer, PostedForm
@@ -248,7 +247,8 @@ def _decided(
         with snapshot(database) as connection:
             found = _found(connection, name, viewer)
         found |= {"fault": fault_text(refusal), "reason": reason}
-        return render(request, "request.html", viewer=viewer, status_code=_status(refusal), **found)
+        status = refusal_status(refusal)
+        return render(request, "request.html", viewer=viewer, status_code=status, **found)
     return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
 
 
@@ -263,8 +263,3 @@ def _decision_of(reason: str) -> NewDecision:
     except ValidationError as error:
         told = fault_list(list(error.errors()))
         raise InvalidRequestError.of({one["location"]: one["message"] for one in told}) from None
-
-
-def _status(refusal: LedgerError) -> HTTPStatus:
-    invalid = isinstance(refusal, InvalidRequestError)
-    return HTTPStatus.UNPROCESSABLE_ENTITY if invalid else HTTPStatus.CONFLICT

@@ -12,8 +12,7 @@ from markupsafe import Markup
 
 import accounting
 from accounting.events import NeighboringRelation
-from accounting.guarantees import Assumption, Status
-from accounting.theorem import Theorem
+from accounting.guarantees import Assumption, Status, Theorem
 from service.errors import NotFoundError
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.rendering import PageRoute, render
