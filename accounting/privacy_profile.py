@@ -7,6 +7,7 @@ positives are records that were not in; its true positives those that were.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from functools import partial
 from typing import Final
 
@@ -33,6 +34,7 @@ from accounting.work_limit import as_many, attempted, limited
 LEAST_DELTAS: Final = (1e-12, 1e-9, 1e-6, 1e-3, 0.1)
 _SLACK: Final = 4 * LIBRARY_ULPS * UNIT_ROUNDOFF  # of an exponential and three operations
 _CLOSED_FORM_SLACK: Final = 1e-9  # the closed form is good to 1e-12
+_TOLD: Final = Context(prec=4, rounding=ROUND_CEILING)
 RATE_MIN: Final = 1e-6  # the least false-positive rate of a curve, but for zero
 
 
@@ -209,9 +211,10 @@ def epsilon_grid(
     points: int,
     accept: frozenset[Status] = DEFAULT_ACCEPT,
 ) -> Array:
-    """Even epsilons from zero to about where delta is as small as anyone asks for.
+    """Nearly even epsilons from zero to about where delta is as small as anyone asks for.
 
-    Where they end is read from the cheapest accountant; what is said of each is not.
+    They have four digits, so that a page can tell them as they are. Where they end is read from the
+    cheapest accountant; what is said of each is not.
 
     Returns:
         Nats, shape (points,); only zero where nothing is spent; empty where no bound is finite.
@@ -226,7 +229,8 @@ def epsilon_grid(
             counts, relation=relation, delta=delta, accept=accept, accountant=accountant
         )
         if bound is not None:
-            return np.linspace(0.0, bound.epsilon, points)
+            even = np.linspace(0.0, bound.epsilon, points).tolist()
+            return np.array([float(_TOLD.create_decimal_from_float(one)) for one in even])
     return np.zeros(0)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,7 @@ LIBRARY_ULPS: Final = 4
 # The scaled complementary error function is off by up to 7.3 units of roundoff where it was
 # measured, and is trusted to this many, relative.
 ERFCX_UNITS: Final = 32
+_DIGITS: Final = Context(prec=400, rounding=ROUND_CEILING)  # of any double, and its places
 MAX_BISECTIONS: Final = 200  # halves any pair of doubles, whatever their exponents, to neighbours
 
 
@@ -49,6 +51,15 @@ def rounded_up(value: float, *, ulps: int = 1) -> float:
 def rounded_down(value: float, *, ulps: int = 1) -> float:
     """A double below the true value, given a nearest-rounded one that is off by at most `ulps`."""
     return value - abs(value) * ulps * 2 * UNIT_ROUNDOFF - 5e-324
+
+
+def up_to_places(value: float, places: int) -> Decimal:
+    """Return the least decimal number of so many places that is not below a finite value.
+
+    The value counts as it is written: as the shortest text that is read back as the same double.
+    The double nearest to what is returned is not below it, either.
+    """
+    return Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-places), context=_DIGITS)
 
 
 def sum_up(terms: list[float]) -> float:

@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-_DIGITS: Final = 10_000  # epsilons in texts have four decimals
+from accounting.rounding import up_to_places
+
+_PLACES: Final = 4  # of epsilons in texts
 
 
 def release(error: BaseException) -> None:
@@ -150,7 +152,7 @@ def _standing(scope: Mapping[str, Any]) -> str:
 def _up(epsilon: float | None) -> str:
     if epsilon is None or not math.isfinite(epsilon):
         return "infinity"
-    return f"{math.ceil(epsilon * _DIGITS) / _DIGITS:.10g}"
+    return f"{up_to_places(epsilon, _PLACES).normalize():f}"
 
 
 class DatasetFrozenError(LedgerError):

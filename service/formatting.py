@@ -11,6 +11,7 @@ from typing import Any, Final
 from service.clock import now, utc
 
 _DIGITS: Final = 4  # significant, of an epsilon
+_ALL_DIGITS: Final = 17  # of a double
 PLACES: Final = 3  # after the point, of what is 1 or more
 SMALL: Final = Decimal("1e-4")  # below, and from this on: powers of ten
 LARGE: Final = Decimal("1e15")
@@ -48,6 +49,11 @@ def down(value: float | None, digits: int = _DIGITS) -> str:
 def plain(value: float | None, digits: int = _DIGITS) -> str:
     """What is no bound: a setting, to the nearest digit."""
     return _rounded(value, digits, ROUND_HALF_EVEN)
+
+
+def all_digits(value: float | None) -> str:
+    """To the last digit: a delta at which an upper bound stands beside a lower one."""
+    return plain(value, _ALL_DIGITS)
 
 
 def _rounded(value: float | None, digits: int, rounding: str) -> str:
@@ -251,6 +257,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "up": up,
     "down": down,
     "plain": plain,
+    "all_digits": all_digits,
     "count": count,
     "percent_up": percent_up,
     "at_most": at_most,

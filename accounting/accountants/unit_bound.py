@@ -21,6 +21,8 @@ from accounting.events import (
     Gaussian,
     NeighboringRelation,
     Poisson,
+    PrivateSelection,
+    Sampling,
     Shuffle,
 )
 from accounting.guarantees import Bound, Status, weakest
@@ -178,8 +180,14 @@ def chain_holds(counts: EventCounts, relation: NeighboringRelation) -> bool:
     then only samplings that do not depend on the size have the same bound at each link.
     """
     return relation is not NeighboringRelation.ADD_OR_REMOVE_ONE or all(
-        isinstance(event.sampling, Full | Poisson | BallsAndBins) for event in counts.steps
+        isinstance(_drawn(event), Full | Poisson | BallsAndBins) for event in counts.steps
     )
+
+
+def _drawn(event: Event) -> Sampling:
+    """How records come into batches; those of a selection into the batches of its trials."""
+    mechanism = event.mechanism
+    return mechanism.base.sampling if isinstance(mechanism, PrivateSelection) else event.sampling
 
 
 def group_profile(epsilons: Array, deltas: Array, *, rows: int) -> tuple[Array, Array]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dpledger_client.answers.explanations import FailingScope
-
-_DIGITS: Final = 1e4  # of an epsilon in a message
+from dpledger_client.rounding import up
 
 
 class DPLedgerError(Exception):
@@ -174,7 +173,7 @@ def _charged(scope: FailingScope) -> str:
 def _up(epsilon: float | None) -> str:
     if epsilon is None or not math.isfinite(epsilon):
         return "infinity"
-    return f"{math.ceil(epsilon * _DIGITS) / _DIGITS:.10g}"
+    return up(epsilon).rstrip("0").rstrip(".")
 
 
 def error_of(problem: Mapping[str, Any], status: int) -> DPLedgerError:

@@ -27,6 +27,7 @@ from rich.table import Table
 
 import accounting
 from accounting.events import NeighboringRelation
+from accounting.rounding import up_to_places
 from service.cli import EXIT_INTERRUPTED
 from service.identity.start_token import StartToken
 from service.schemas.ledger_document import LedgerDocument
@@ -57,6 +58,7 @@ READY_SECONDS: Final = 30.0  # to migrate and answer, on a slow machine
 _STOP_SECONDS: Final = 10.0
 DATABASE_FILE: Final = "demo.db"
 TOKEN_FILE: Final = DATABASE_FILE + START_TOKEN_SUFFIX  # which signs in at the service
+_PLACES: Final = 4  # of an epsilon; rounded up
 LOG_LINES: Final = 20  # shown of a service that failed
 _AGREEMENT: Final = 1e-9  # relative; same code and ledger, but two processes may sum differently
 
@@ -165,7 +167,7 @@ def train(
 
     rng = np.random.default_rng(SEED)
     weights = np.zeros((digits.train_images.shape[1], CLASSES))
-    task = progress.add_task(scheme.title, total=_STEPS, epsilon=0.0)
+    task = progress.add_task(scheme.title, total=_STEPS, epsilon=_told(0.0))
     with client.start_run(
         scheme.run,
         DATASET,
@@ -180,9 +182,9 @@ def train(
             run.step()  # counted before it is taken
             images, labels = digits.train_images[batch], digits.train_labels[batch]
             weights -= _LEARNING_RATE * noisy_gradient(weights, images, labels, rng)
-            progress.update(task, advance=1, epsilon=run.epsilon or 0.0)
+            progress.update(task, advance=1, epsilon=_told(run.epsilon or 0.0))
         guarantee = run.guarantee()
-        progress.update(task, epsilon=guarantee["epsilon"])
+        progress.update(task, epsilon=_told(guarantee["epsilon"]))
     if guarantee["steps"] != _STEPS:
         raise DemoError(f"{scheme.run}: {_STEPS} steps ran and {guarantee['steps']} were recorded.")
     guesses = (digits.test_images @ weights).argmax(axis=1)
@@ -272,20 +274,24 @@ def recomputed(document: dict[str, Any]) -> float | None:
     ).epsilon
 
 
+def _told(epsilon: float) -> str:
+    return str(up_to_places(epsilon, _PLACES))
+
+
 def show(outcomes: list[Outcome], composed: float) -> None:
     """The table, and why its rows differ."""
     table = Table("sampling", title=f"{_STEPS} steps, noise multiplier {_NOISE_MULTIPLIER:g}")
     table.add_column("test accuracy", justify="right")
     table.add_column(f"epsilon (upper, delta {_DELTA:g})", justify="right")
     for outcome in outcomes:
-        table.add_row(outcome.scheme.title, f"{outcome.accuracy:.1%}", f"{outcome.epsilon:.4f}")
+        table.add_row(outcome.scheme.title, f"{outcome.accuracy:.1%}", _told(outcome.epsilon))
     _out.print()
     _out.print(table)
     _out.print(
         WHY.format(steps=_STEPS, rate=STEPS_PER_PASS, passes=_PASSES), highlight=False, end="\n\n"
     )
     _out.print(
-        f"Both runs used the same records: the dataset has spent epsilon {composed:.4f}.",
+        f"Both runs used the same records: the dataset has spent epsilon {_told(composed)}.",
         highlight=False,
     )
 
@@ -327,7 +333,7 @@ def _demonstrate(url: str, digits: Digits, folder: Path) -> None:
     if found is None or not math.isclose(told, found, rel_tol=_AGREEMENT):
         raise DemoError(f"The service said epsilon {told!r} and the ledger gives {found!r}.")
     _out.print(
-        f"Recomputed offline from the Poisson run's ledger document: {found:.4f}. Both agree.",
+        f"Recomputed offline from the Poisson run's ledger document: {_told(found)}. Both agree.",
         highlight=False,
     )
 
@@ -337,7 +343,7 @@ def _progress() -> Progress:
         TextColumn("{task.description:<8}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("epsilon {task.fields[epsilon]:7.4f}"),
+        TextColumn("epsilon {task.fields[epsilon]:>7}"),
         console=_out,
     )
 

@@ -183,7 +183,7 @@ def epsilon_text(seen: WatchedRun) -> str:
     if found["epsilon"] is None:
         return f"epsilon infinite: {found['reason']}"
     least = "" if found["epsilon_lower"] is None else f" (at least {lower(found['epsilon_lower'])})"
-    return f"epsilon at most {upper(found['epsilon'])}{least} at delta {found['delta']:g}"
+    return f"epsilon at most {upper(found['epsilon'])}{least} at delta {found['delta']!r}"
 
 
 def budget_text(seen: WatchedRun) -> str:

@@ -1,4 +1,5 @@
 import math
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +14,7 @@ from accounting.rounding import (
     rounded_down,
     rounded_up,
     sum_up,
+    up_to_places,
 )
 
 FINITE = st.floats(min_value=-1e300, max_value=1e300)
@@ -113,3 +115,21 @@ def test_the_search_ends_on_neighbouring_values_and_on_a_threshold_of_zero() -> 
     # Every halving holds, down to the last of the bisections that are allowed.
     assert least_true(always, low=0.0, high=1.0) == 2.0**-MAX_BISECTIONS
     assert calls == MAX_BISECTIONS + 1
+
+
+@PROPERTY
+@given(value=FINITE, places=st.integers(0, 12))
+def test_a_decimal_number_is_the_least_of_so_many_places(value: float, places: int) -> None:
+    found = up_to_places(value, places)
+    written, unit = Fraction(repr(value)), Fraction(1, 10**places)
+    assert written <= Fraction(found) < written + unit
+    assert (Fraction(found) / unit).denominator == 1
+    assert float(found) >= value
+
+
+def test_the_next_double_has_the_next_decimal_number() -> None:
+    above = math.nextafter(0.1234, 1.0)  # ten thousand times that rounds to 1234
+    assert (up_to_places(0.1234, 4), up_to_places(above, 4)) == (
+        Decimal("0.1234"),
+        Decimal("0.1235"),
+    )

@@ -19,10 +19,15 @@ from accounting.events import (
     Full,
     Gaussian,
     Laplace,
+    NegativeBinomialTrials,
     NeighboringRelation,
     Poisson,
+    PrivateSelection,
+    Reshuffle,
     Sampling,
+    Shuffle,
     Span,
+    TruncatedPoisson,
 )
 from accounting.gaussian import log_gaussian_delta
 from accounting.guarantees import Status
@@ -270,3 +275,37 @@ def test_a_chain_needs_samplings_that_do_not_depend_on_the_size() -> None:
     assert chain_holds(fixed, ONE)
     assert chain_holds(fixed, NULL)
     assert chain_holds(plan(1.0, poisson(0.1), 1), ADD)
+
+
+def selection(sampling: Sampling) -> EventCounts:
+    """A selection whose trials draw their batches so."""
+    base = Event(mechanism=Gaussian(noise_multiplier=200.0), sampling=sampling)
+    law = NegativeBinomialTrials(shape=1.0, halting_probability=0.1)
+    best = PrivateSelection(repetitions=law, base=base, steps=10)
+    return count_events([[Span(event=Event(mechanism=best, sampling=Full()), steps=1)]])
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        FixedSize(batch_size=50, dataset_size=101),
+        TruncatedPoisson(sampling_probability=0.1, max_batch_size=20, dataset_size=100),
+        # Without six records a pass has nine whole batches, and anyone can count them.
+        Shuffle(
+            batch_size=10, steps_per_pass=10, dataset_size=105, reshuffle=Reshuffle.EACH_PASS
+        ),
+    ],
+)  # fmt: skip
+def test_a_chain_needs_such_samplings_in_the_trials_of_a_selection_too(sampling: Sampling) -> None:
+    counts = selection(sampling)
+    assert best_bound(counts, relation=ADD, delta=DELTA, accept=ACCEPT) is not None
+    found = unit_bound(counts, rows=7, relation=ADD, delta=DELTA, accept=ACCEPT)
+    assert math.isinf(found.epsilon)
+    assert not chain_holds(counts, ADD)
+    assert chain_holds(counts, NULL)
+
+
+def test_a_selection_of_poisson_trials_has_a_chain() -> None:
+    counts = selection(poisson(0.1))
+    found = unit_bound(counts, rows=7, relation=ADD, delta=DELTA, accept=ACCEPT)
+    assert found.epsilon == found.group_epsilon < math.inf

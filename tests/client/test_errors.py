@@ -1,9 +1,11 @@
+import math
 import pickle
 import traceback
 
 import dpledger_client as dp
 import pytest
 from dpledger_client.errors import error_of
+from dpledger_client.rounding import down, percent_up, up
 
 from tests.client.fake_service import FakeService
 
@@ -139,3 +141,38 @@ def test_a_refusal_of_a_budget_shows_few_frames_of_the_client(
     assert [one.name for one in frames][1:] == ["step", "_admit"]
     assert refused.value.__suppress_context__
     run.finish()
+
+
+@pytest.mark.parametrize(
+    ("spent", "told"),
+    [
+        (math.nextafter(0.1234, 1), "0.1235"),
+        (1234567.8912345, "1234567.8913"),
+        (20.0, "20"),
+        (1e6, "1000000"),
+    ],
+)
+def test_what_is_charged_is_never_told_less(spent: float, told: str) -> None:
+    problem = {"failing_scopes": [SCOPE | {"spent": spent}], "detail": TOLD}
+    error = dp.BudgetExhausted(problem | {"admissible_steps": 0, "run": "r", "steps_taken": 1}, 409)
+    assert f"and {told} is charged" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("value", "upper", "lower"),
+    [
+        (math.nextafter(0.1234, 1), "0.1235", "0.1234"),
+        (math.nextafter(0.1234, 0), "0.1234", "0.1233"),
+        (3.0, "3.0000", "3.0000"),
+        (1e300, f"{10**300}.0000", f"{10**300}.0000"),
+    ],
+)
+def test_bounds_are_told_on_their_side(value: float, upper: str, lower: str) -> None:
+    assert (up(value), down(value)) == (upper, lower)
+
+
+@pytest.mark.parametrize(
+    ("share", "told"), [(0.25, "25 %"), (0.12300000000000001, "12.4 %"), (1.0, "100 %")]
+)
+def test_a_share_is_never_told_less(share: float, told: str) -> None:
+    assert percent_up(share) == told

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from service import formatting
 from service.clock import now
+from service.errors import BudgetExhaustedError
 from service.formatting import (
     NO_BOUND,
     ago,
+    all_digits,
     at_most,
     charged_of,
     charged_share,
@@ -27,6 +29,8 @@ from service.formatting import (
     up,
     words,
 )
+from service.schemas.plan_response import PlanEnvelope
+from service.web.dashboard.pages.planning.planner_budget import rounded_up
 
 POSITIVE = st.floats(min_value=0, max_value=1e300, allow_nan=False)
 
@@ -158,3 +162,31 @@ def test_the_reason_for_no_bound_names_nothing_of_code() -> None:
     assert said.startswith("Under “add or remove one” a by slot pass has no bound. The dataset's")
     assert "only a new dataset can use “replace one”" in said
     assert "_" not in said
+
+
+@pytest.mark.parametrize(
+    ("spent", "told"),
+    [
+        (math.nextafter(0.1234, 1), "0.1235"),
+        (1234567.8912345, "1234567.8913"),
+        (20.0, "20"),
+        (math.inf, "infinity"),
+    ],
+)
+def test_a_refusal_never_tells_less_than_is_spent(spent: float, told: str) -> None:
+    scope = {"scope": "dataset:a", "limit": 2.0, "spent": spent, "reserved": 0.0}
+    refusal = BudgetExhaustedError([scope], admissible_steps=0)
+    assert f"has spent {told} of 2" in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("delta", "told"), [(1e-5, "1e-5"), (1.2345678e-7, "1.2345678e-7"), (0.05, "0.05")]
+)
+def test_a_delta_beside_both_bounds_is_told_to_the_last_digit(delta: float, told: str) -> None:
+    assert all_digits(delta) == told
+
+
+def test_an_envelope_of_the_planner_is_not_below_what_is_certified() -> None:
+    certified = math.nextafter(0.1234, 1)
+    plan = PlanEnvelope(epsilon=certified, delta=1e-5, filter="envelope", envelope=[])
+    assert rounded_up(plan) == 0.1235

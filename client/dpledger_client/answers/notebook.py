@@ -1,9 +1,10 @@
 """HTML for notebooks: a picture of epsilon by step, and tables. Every text is escaped."""
 
-import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
+
+from dpledger_client.rounding import down, up
 
 _WIDTH: Final = 520
 _HEIGHT: Final = 200
@@ -113,21 +114,13 @@ def _axes(scale: _Scale) -> list[str]:
 
 
 def _caption(run: str, last: Mapping[str, Any], delta: float | None, limit: float | None) -> str:
-    told = f"Run {run}: epsilon at most {_up(float(last['epsilon']))}"
+    told = f"Run {run}: epsilon at most {up(float(last['epsilon']))}"
     if last["epsilon_lower"] is not None:
-        told += f" (at least {_down(float(last['epsilon_lower']))})"
+        told += f" (at least {down(float(last['epsilon_lower']))})"
     told += f" after {last['steps']:,} steps"
     if delta is not None:
-        told += f", delta {delta:g}"
+        told += f", delta {delta!r}"
     return told + ("" if limit is None else f"; limit {limit:g}")
-
-
-def _up(epsilon: float) -> str:
-    return f"{math.ceil(epsilon * 1e4) / 1e4:.4f}"
-
-
-def _down(epsilon: float) -> str:
-    return f"{math.floor(epsilon * 1e4) / 1e4:.4f}"
 
 
 def _text(value: object) -> str:

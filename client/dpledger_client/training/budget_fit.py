@@ -5,7 +5,6 @@ to the budget runs to its end. It can be set before the dataset's first answer a
 """
 
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from dpledger_client.errors import (
 )
 from dpledger_client.recording.event_buffer import STEPS_MAX
 from dpledger_client.recording.outbox import LOG
+from dpledger_client.rounding import up
 from dpledger_client.training.run import Run
 
 DatasetBudget = Literal["this plan"]
@@ -296,8 +296,8 @@ class _Question:
             louder = {**event, "mechanism": {"kind": "gaussian"}}
             found = self._planned(asked | {"solve_for": "noise_multiplier"}, [louder])
             if found["envelope"]["epsilon"] <= asked["epsilon"]:
-                noise = math.ceil(found["solved"]["value"] * 1e6) / 1e6
-                told.append(f"{event['steps']:,} steps with a noise multiplier of {noise:.6f}")
+                noise = up(found["solved"]["value"], 6)
+                told.append(f"{event['steps']:,} steps with a noise multiplier of {noise}")
         return told
 
     def _command(self, revision: int, change: Mapping[str, Any]) -> str:
@@ -351,10 +351,9 @@ def _advice(found: BudgetFit, dataset: Mapping[str, Any]) -> list[str]:
             f'pass dataset_budget="{THIS_PLAN}" with an admin\'s key.'
         ]
     if found.epsilon_required is not None:
-        needed = math.ceil(found.epsilon_required * 1e4) / 1e4
         lines = [
-            f"All {found.steps:,} steps need epsilon {needed:.4f} at this delta, even as an "
-            "envelope: take fewer steps or more noise, or ask for a larger budget."
+            f"All {found.steps:,} steps need epsilon {up(found.epsilon_required)} at this delta, "
+            "even as an envelope: take fewer steps or more noise, or ask for a larger budget."
         ]
         if found.remedies:
             lines.append(f"An envelope of {' or of '.join(found.remedies)} would fit.")

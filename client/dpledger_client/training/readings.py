@@ -1,6 +1,5 @@
 """What a run can be asked while it trains: its epsilon, its budget, its picture."""
 
-import math
 from typing import Final
 
 from dpledger_client.answers.budgets import BudgetState
@@ -9,6 +8,7 @@ from dpledger_client.answers.notebook import band, table
 from dpledger_client.errors import DPLedgerError
 from dpledger_client.recording.branch_writer import Journal
 from dpledger_client.recording.certified_epsilon import certified_epsilon
+from dpledger_client.rounding import percent_up
 from dpledger_client.training.distributed import Follower
 from dpledger_client.transport import Transport
 
@@ -104,7 +104,7 @@ class RunReadings:
         except DPLedgerError as error:
             return table(f"Run {self.name}", {**told, "history": error})
         if budget is not None and budget.get("share") is not None:
-            notes.append(f"{math.ceil(budget['share'] * 1e3) / 10:g} % of the limit is charged")
+            notes.append(f"{percent_up(budget['share'])} of the limit is charged")
         limit = None if budget is None else budget.get("epsilon")
         return band(
             self.name, found["points"], delta=found["delta"], limit=limit, note="; ".join(notes)

@@ -111,7 +111,7 @@ class PersonRow:
 
 
 def _small(value: float) -> str:
-    return f"{value:g}".replace("e-0", "e-")
+    return f"{value!r}".replace("e-0", "e-")
 
 
 def shown_of_run(name: str, found: GuaranteeAnswer) -> str:

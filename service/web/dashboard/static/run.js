@@ -199,6 +199,20 @@
     return found;
   }
 
+  // An epsilon is told with four digits, rounded up: delta is at most there what it is at most
+  // before, and at least what it is at least at the next point that is known.
+  function readable(points) {
+    const found = new Map();
+    let next = 0;
+    for (const one of points) {
+      const epsilon = charts.rounded(one.epsilon, 4, 1);
+      while (next < points.length && points[next].epsilon < epsilon) next += 1;
+      const least = next < points.length ? points[next].delta_lower : 0;
+      found.set(epsilon, { epsilon: epsilon, delta: one.delta, delta_lower: least });
+    }
+    return [...found.values()];
+  }
+
   function showProfile(curve) {
     const box = document.getElementById("profile");
     if (curve.profile.length < 2) {
@@ -206,7 +220,7 @@
       box.textContent = curve.profile.length ? "Nothing was spent." : "No accepted bound is finite, so no δ below 1 is proved at any ε.";
       return;
     }
-    const points = filled(curve.profile);
+    const points = readable(filled(curve.profile));
     const delta = Number(root.dataset.delta);
     chart("profile", {
       label: "Privacy profile: delta by epsilon",
@@ -226,11 +240,13 @@
   }
 
   function showTradeOff(curve) {
-    // One minus a lower bound; what is told is rounded up by far more than that could be off.
+    // One minus a lower bound; what is told is rounded up by far more than that could be off. A
+    // rate is told with three digits, rounded down: no more is found there.
     const drawn = curve.trade_off.map((one) => ({
       false_positive_rate: one.false_positive_rate, true_positive_rate: Math.min(1, 1 - one.false_negative_rate),
     }));
     const points = [...drawn, ...curve.true_positive_rates]
+      .map((one) => ({ ...one, false_positive_rate: charts.rounded(one.false_positive_rate, 3, -1) }))
       .filter((one) => one.false_positive_rate >= LEAST_RATE)
       .sort((one, other) => one.false_positive_rate - other.false_positive_rate)
       .filter((one, index, all) => index === 0 || one.false_positive_rate > all[index - 1].false_positive_rate);

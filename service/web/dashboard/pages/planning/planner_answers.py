@@ -256,7 +256,7 @@ def planner_settings(form: PlannerForm) -> dict[str, Any]:
         "epochs_text": formatting.plain(form.epochs),
         "rate_text": formatting.plain(form.per_step / form.dataset_size),
         "steps_per_pass_text": formatting.count(form.steps_per_pass),
-        "delta_text": formatting.plain(form.delta),
+        "delta_text": formatting.all_digits(form.delta),
         "noise_text": formatting.plain(form.noise_multiplier, digits=6),
         "cap_text": formatting.count(form.cap),
         "query": form.query(),

@@ -1,6 +1,5 @@
 """The plan of the planner as a budget: an envelope that holds exactly its steps."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -9,6 +8,7 @@ from urllib.parse import parse_qsl
 from pydantic import ValidationError
 from sqlalchemy import Connection, Row
 
+from accounting.rounding import up_to_places
 from service.errors import InvalidRequestError, UnsupportedEventError
 from service.guarantees import plan
 from service.guarantees.plan import Plan
@@ -22,7 +22,7 @@ from service.schemas.responses import DatasetAnswer
 from service.web.dashboard.forms.planner_form import EPSILON, PlannerForm, planner_form
 from service.web.dashboard.snippets import dataset_snippet
 
-_ROUNDING: Final = 1e4  # epsilon of a new budget is rounded up to four decimals
+_PLACES: Final = 4  # that epsilon of a new budget is rounded up to
 
 
 def budget_answer(form: PlannerForm) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def budget_answer(form: PlannerForm) -> dict[str, Any]:
 
 def rounded_up(envelope: PlanEnvelope) -> float:
     """The epsilon of an envelope, in nats and rounded up, as the limit of a budget."""
-    return math.ceil(envelope.epsilon * _ROUNDING) / _ROUNDING
+    return float(up_to_places(envelope.epsilon, _PLACES))
 
 
 def envelope_of_plan(form: PlannerForm) -> PlanEnvelope:
