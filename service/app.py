@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI
-from fastapi.routing import APIRoute
+from fastapi import FastAPI
 from sqlalchemy import Engine
 from starlette.types import Receive, Scope, Send
 
@@ -64,7 +63,7 @@ from service.web.api import (
 )
 from service.web.api import keys as key_routes
 from service.web.concurrency_limit import ConcurrencyLimiter
-from service.web.dashboard import routes as dashboard
+from service.web.dashboard import error_pages
 from service.web.direct_appends import DirectAppends
 from service.web.middleware import (
     Arrivals,
@@ -74,6 +73,7 @@ from service.web.middleware import (
     StateHeader,
     SuspensionState,
 )
+from service.web.page_loader import PageLoader
 from service.web.process_role import RoleFilter
 from service.web.tracing import UNTRACED, Tracing, tracing_of
 
@@ -277,11 +277,10 @@ def wire(
     _surround(app, settings, keys, gate, measures)
     app.add_middleware(tracing.around)  # outermost: an answer ends its span
     problems.install_problems(app)
+    error_pages.install_errors(app)
     for module in modules:
         app.include_router(module.router)
-        _note_methods(app, module.router)
-    for router in dashboard.install_pages(app, single_sign_on=keys.directory is not None):
-        _note_methods(app, router)
+        problems.note_methods(app, module.router)
     openapi.complete(app)
     app.answer_appends(settings, traced=tracing is not UNTRACED)
     return app
@@ -291,6 +290,7 @@ def _surround(
     app: FastAPI, settings: Settings, keys: KeyRing, gate: SuspensionState, measures: Measures
 ) -> None:
     """Add what happens to each request before and after its endpoint, from the inside outwards."""
+    app.add_middleware(PageLoader, single_sign_on=keys.directory is not None)
     if settings.role != "all":
         app.add_middleware(RoleFilter, role=settings.role)
     app.add_middleware(StateHeader, gate=gate)
@@ -375,13 +375,6 @@ def _read_key(file: Path) -> str:
     if len(key) < KEY_LENGTH_MIN:
         raise StartupError(f"admin_key_file: a key has at least {KEY_LENGTH_MIN} characters.")
     return key
-
-
-def _note_methods(app: FastAPI, router: APIRouter) -> None:
-    """Keep which methods each path takes, for answers to those that it does not."""
-    for route in router.routes:
-        if isinstance(route, APIRoute):
-            app.state.methods.setdefault(route.path_format, set()).update(route.methods)
 
 
 def openapi_document() -> dict[str, Any]:
