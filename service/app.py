@@ -5,7 +5,6 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -18,6 +17,7 @@ from service.errors import StartupError
 from service.guarantees.known_histories import KnownHistories
 from service.identity.authentication import KeyRing
 from service.identity.directory import Directory
+from service.identity.first_key import first_key
 from service.identity.keys import KEY_FILE, Role, any_key, create_key
 from service.identity.rate_limit import Buckets, Pace
 from service.identity.start_token import StartToken
@@ -89,7 +89,6 @@ _NO_KEY_YET: Final = (
 FIRST_KEY: Final = "first-admin"
 # Telemetry of newer FastAPIs tells queries, in which secrets stand; `web.open_telemetry` does not.
 _UNTOLD: Final[Any] = {"tracing": False, "metrics": False, "logs": False}
-KEY_LENGTH_MIN: Final = 32
 
 
 class Application(FastAPI):
@@ -348,33 +347,6 @@ def _required_key(engine: Engine, settings: Settings) -> StartToken | None:
     if settings.identity_file is not None:  # it grants what a start token would
         return None
     return StartToken.load_or_create(settings.start_token_path)
-
-
-def first_key(settings: Settings) -> str | None:
-    """The key that a ledger without any begins with; None where a start token is enough.
-
-    Raises:
-        StartupError: others can reach the service and no key is named, or its file holds none.
-    """
-    if settings.admin_key_file is not None:
-        return _read_key(settings.admin_key_file)
-    if not settings.loopback and settings.identity_file is None:
-        raise StartupError(
-            f"host {settings.host} can be reached by others and there is no key. Create one "
-            "with `dpledger keys create --scope admin --name admin`, or name a file with one "
-            "in DPLEDGER_ADMIN_KEY_FILE, or identity providers in DPLEDGER_IDENTITY_FILE."
-        )
-    return None
-
-
-def _read_key(file: Path) -> str:
-    try:
-        key = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"admin_key_file: {error}") from None
-    if len(key) < KEY_LENGTH_MIN:
-        raise StartupError(f"admin_key_file: a key has at least {KEY_LENGTH_MIN} characters.")
-    return key
 
 
 def openapi_document() -> dict[str, Any]:
