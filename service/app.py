@@ -75,6 +75,7 @@ from service.web.middleware import (
 )
 from service.web.page_loader import PageLoader
 from service.web.process_role import RoleFilter
+from service.web.routers import add_routes
 from service.web.tracing import UNTRACED, Tracing, tracing_of
 
 _LOGGER = logging.getLogger("dpledger.app")
@@ -219,14 +220,12 @@ def wire(
         license_info=openapi.LICENCE,
         servers=openapi.SERVERS,
         openapi_tags=openapi.TAGS,
-        generate_unique_id_function=openapi.operation_id,
         docs_url=None,  # the page would load its scripts from elsewhere
         redoc_url=None,
         openapi_url="/v1/openapi.json",
         telemetry=_UNTOLD,
         redirect_slashes=False,  # a path that is not one is 404, not somewhere else
         lifespan=lifespan,
-        responses={"4XX": problems.PROBLEM_DESCRIPTION, "503": problems.PROBLEM_DESCRIPTION},
     )
     app.state.engine = engine
     app.state.methods = {append_events.EVENTS_PATH: {"POST"}}
@@ -278,8 +277,7 @@ def wire(
     problems.install_problems(app)
     error_pages.install_errors(app)
     for module in modules:
-        app.include_router(module.router)
-        problems.note_methods(app, module.router)
+        add_routes(app, module.router)
     openapi.complete(app)
     app.answer_appends(settings, traced=tracing is not UNTRACED)
     return app

@@ -28,7 +28,7 @@ from service.web.dashboard.pages import (
 )
 from service.web.dashboard.pages.planning import planner
 from service.web.dashboard.response_cache import ANSWERS_MAX
-from service.web.problems import note_methods
+from service.web.routers import add_routes
 
 
 def page_modules(*, single_sign_on: bool = False) -> list[ModuleType]:
@@ -71,5 +71,4 @@ def install_pages(app: FastAPI, modules: Iterable[ModuleType]) -> None:
     app.state.growths = Growths()
     app.state.answers = VersionedCache(ANSWERS_MAX, shared=True)
     for module in modules:
-        app.include_router(module.router)
-        note_methods(app, module.router)
+        add_routes(app, module.router)
