@@ -153,6 +153,7 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/last_iterate.py
 	$(BIN)/python benchmarks/capabilities.py
 	$(BIN)/python benchmarks/commands.py
+	$(BIN)/python benchmarks/starts.py
 	$(BIN)/python benchmarks/service.py
 	$(BIN)/python benchmarks/changing_noise.py
 	$(BIN)/python benchmarks/bulk.py

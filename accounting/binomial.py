@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 
 _U: Final = UNIT_ROUNDOFF

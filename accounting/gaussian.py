@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status, theorem
 from accounting.rounding import (

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.rounding import ERFCX_UNITS, LIBRARY_ULPS, UNIT_ROUNDOFF
 
 _LIBRARY: Final = 2 * LIBRARY_ULPS  # units of roundoff, relative

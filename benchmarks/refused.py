@@ -30,6 +30,7 @@ from service.app import wire
 from service.identity.authentication import KeyRing
 from service.settings import Settings
 from service.storage.engine import connect
+from service.web.dashboard.routes import install_pages, page_modules
 
 GROWTH_MAX: Final = 20.0  # MiB above the start
 WARM: Final = 30  # bodies of each kind before the start: threads and caches find their size
@@ -54,6 +55,7 @@ def routes_with_bodies() -> list[str]:
     """Every route of the application that a body may be sent to: a method and a path."""
     engine = connect("sqlite:///never-opened.db")
     application = wire(engine, KeyRing(engine), Settings())
+    install_pages(application, page_modules())
     methods: dict[str, set[str]] = application.state.methods
     return sorted(
         f"{method} {path}" for path, known in methods.items() for method in known - _READING

@@ -137,15 +137,21 @@ class Server:
 
     def processor_seconds(self) -> float:
         """The processor time it has taken, all threads and all processes it has started."""
-        total = 0
+        # User and system time are fields 14 and 15 of the line.
+        return sum(int(one[11]) + int(one[12]) for one in self._group()) / _CLOCK_TICKS
+
+    def group_memory_mib(self) -> float:
+        """The memory that it and all processes it has started hold."""
+        return sum(int(one[21]) for one in self._group()) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def _group(self) -> list[list[str]]:
+        """The lines of /proc/PID/stat of all its processes, from the third field on."""
+        lines = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):  # it has just ended
-                # The name, in parentheses, may hold spaces. Then: state, parent, group, ...; user
-                # and system time are fields 14 and 15 of the line.
-                fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
-                if int(fields[2]) == self._pid():
-                    total += int(fields[11]) + int(fields[12])
-        return total / _CLOCK_TICKS
+                # The name, in parentheses, may hold spaces. Then: state, parent, group, ...
+                lines.append(path.read_text(encoding="utf-8").rpartition(")")[2].split())
+        return [fields for fields in lines if int(fields[2]) == self._pid()]
 
     def _pid(self) -> int:
         if self.process is None:

@@ -5,11 +5,9 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI
-from fastapi.routing import APIRoute
+from fastapi import FastAPI
 from sqlalchemy import Engine
 
 import accounting
@@ -18,6 +16,7 @@ from service.errors import StartupError
 from service.guarantees.known_histories import KnownHistories
 from service.identity.authentication import KeyRing
 from service.identity.directory import Directory
+from service.identity.first_key import first_key
 from service.identity.keys import KEY_FILE, Role, any_key, create_key
 from service.identity.rate_limit import Buckets, Pace
 from service.identity.start_token import StartToken
@@ -63,7 +62,7 @@ from service.web.api import (
 )
 from service.web.api import keys as key_routes
 from service.web.concurrency_limit import ConcurrencyLimiter
-from service.web.dashboard import routes as dashboard
+from service.web.dashboard import error_pages
 from service.web.direct_appends import Application
 from service.web.middleware import (
     Arrivals,
@@ -73,7 +72,9 @@ from service.web.middleware import (
     StateHeader,
     SuspensionState,
 )
+from service.web.page_loader import PageLoader
 from service.web.process_role import RoleFilter
+from service.web.routers import add_routes
 from service.web.tracing import UNTRACED, Tracing, tracing_of
 
 _LOGGER = logging.getLogger("dpledger.app")
@@ -88,7 +89,6 @@ _NO_KEY_YET: Final = (
 FIRST_KEY: Final = "first-admin"
 # Telemetry of newer FastAPIs tells queries, in which secrets stand; `web.open_telemetry` does not.
 _UNTOLD: Final[Any] = {"tracing": False, "metrics": False, "logs": False}
-KEY_LENGTH_MIN: Final = 32
 
 
 def create_app(settings: Settings) -> Application:
@@ -196,14 +196,12 @@ def wire(
         license_info=openapi.LICENCE,
         servers=openapi.SERVERS,
         openapi_tags=openapi.TAGS,
-        generate_unique_id_function=openapi.operation_id,
         docs_url=None,  # the page would load its scripts from elsewhere
         redoc_url=None,
         openapi_url="/v1/openapi.json",
         telemetry=_UNTOLD,
         redirect_slashes=False,  # a path that is not one is 404, not somewhere else
         lifespan=lifespan,
-        responses={"4XX": problems.PROBLEM_DESCRIPTION, "503": problems.PROBLEM_DESCRIPTION},
     )
     app.state.engine = engine
     app.state.methods = {append_events.EVENTS_PATH: {"POST"}}
@@ -253,11 +251,9 @@ def wire(
     _surround(app, settings, keys, gate, measures)
     app.add_middleware(tracing.around)  # outermost: an answer ends its span
     problems.install_problems(app)
+    error_pages.install_errors(app)
     for module in modules:
-        app.include_router(module.router)
-        _note_methods(app, module.router)
-    for router in dashboard.install_pages(app, single_sign_on=keys.directory is not None):
-        _note_methods(app, router)
+        add_routes(app, module.router)
     openapi.complete(app)
     app.answer_appends(settings, traced=tracing is not UNTRACED)
     return app
@@ -267,6 +263,7 @@ def _surround(
     app: FastAPI, settings: Settings, keys: KeyRing, gate: SuspensionState, measures: Measures
 ) -> None:
     """Add what happens to each request before and after its endpoint, from the inside outwards."""
+    app.add_middleware(PageLoader, single_sign_on=keys.directory is not None)
     if settings.role != "all":
         app.add_middleware(RoleFilter, role=settings.role)
     app.add_middleware(StateHeader, gate=gate)
@@ -324,40 +321,6 @@ def _required_key(engine: Engine, settings: Settings) -> StartToken | None:
     if settings.identity_file is not None:  # it grants what a start token would
         return None
     return StartToken.load_or_create(settings.start_token_path)
-
-
-def first_key(settings: Settings) -> str | None:
-    """The key that a ledger without any begins with; None where a start token is enough.
-
-    Raises:
-        StartupError: others can reach the service and no key is named, or its file holds none.
-    """
-    if settings.admin_key_file is not None:
-        return _read_key(settings.admin_key_file)
-    if not settings.loopback and settings.identity_file is None:
-        raise StartupError(
-            f"host {settings.host} can be reached by others and there is no key. Create one "
-            "with `dpledger keys create --scope admin --name admin`, or name a file with one "
-            "in DPLEDGER_ADMIN_KEY_FILE, or identity providers in DPLEDGER_IDENTITY_FILE."
-        )
-    return None
-
-
-def _read_key(file: Path) -> str:
-    try:
-        key = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"admin_key_file: {error}") from None
-    if len(key) < KEY_LENGTH_MIN:
-        raise StartupError(f"admin_key_file: a key has at least {KEY_LENGTH_MIN} characters.")
-    return key
-
-
-def _note_methods(app: FastAPI, router: APIRouter) -> None:
-    """Keep which methods each path takes, for answers to those that it does not."""
-    for route in router.routes:
-        if isinstance(route, APIRoute):
-            app.state.methods.setdefault(route.path_format, set()).update(route.methods)
 
 
 def openapi_document() -> dict[str, Any]:

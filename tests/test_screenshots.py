@@ -4,11 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
 
-from service.web import problems
 from service.web.dashboard.rendering import PageRoute
-from service.web.dashboard.routes import install_pages
+from service.web.dashboard.routes import page_modules
 from tests.browser.screenshots import BYTES_MAX, FOLDER, PICTURES, TOTAL_MAX, files
 
 ROOT = FOLDER.parents[1]
@@ -39,12 +37,10 @@ GUIDES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/guide/*.md")))
 
 def pages() -> set[str]:
     """The path of every page."""
-    app = FastAPI()
-    problems.install_problems(app)
     return {
         route.path
-        for router in install_pages(app)
-        for route in router.routes
+        for module in page_modules()
+        for route in module.router.routes
         if isinstance(route, PageRoute) and "GET" in (route.methods or ())
         if not route.path.endswith((".json", ".csv"))
     }

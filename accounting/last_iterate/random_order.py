@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
+from accounting import special
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.certified_composition import delta_bracket, epsilon_bracket

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.last_iterate.declared import DataOrder
 from accounting.last_iterate.sampled_run import SampledChoice, SampledRun, shift_of
 from accounting.rounding import Array
@@ -43,6 +43,8 @@ class Aim:
 
 def _step_curves(run: SampledRun, noises: Array) -> Array:
     """Renyi divergences of a sampled Gaussian step at ORDERS, shape (k, orders)."""
+    from scipy.special import logsumexp  # more comes with it than few answers are worth
+
     rate = run.rate
     orders, k = ORDERS[:, None], np.arange(ORDERS[-1] + 1)
     inside = k <= orders
@@ -50,7 +52,7 @@ def _step_curves(run: SampledRun, noises: Array) -> Array:
     ways = special.gammaln(orders + 1) - special.gammaln(k + 1) - special.gammaln(left + 1)
     ways = ways + special.xlogy(left, 1 - rate) + special.xlogy(k, rate)
     gains = 0.5 * k * (k - 1) / np.clip(noises, 1e-10, 1e10)[:, None, None] ** 2
-    logs = np.maximum(special.logsumexp(np.where(inside, ways, -np.inf) + gains, axis=2), 0.0)
+    logs = np.maximum(logsumexp(np.where(inside, ways, -np.inf) + gains, axis=2), 0.0)
     if run.sampling is DataOrder.FIXED_SIZE:
         factors = _symmetrised(1 / noises)[:, None]
         logs = logs + np.log(factors - (factors - 1) * np.exp(-logs))

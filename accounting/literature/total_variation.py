@@ -8,8 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from scipy import special
-
+from accounting import special
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_delta, gaussian_dp, gaussian_mu
 from accounting.guarantees import Assumption, Status, theorem

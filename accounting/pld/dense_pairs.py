@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.pld.convex_hull import take_hull
 from accounting.pld.lattice.discretization import suffix_sums, sum_error
 from accounting.pld.pairs import DensePair

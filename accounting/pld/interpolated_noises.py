@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from scipy import special
-
+from accounting import special
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Status, theorem
 from accounting.pld.contour.interpolated_moments import density_ratio

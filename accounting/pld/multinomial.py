@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.events import Direction
 from accounting.pld.pairs import DiscretePair
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array

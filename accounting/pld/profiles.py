@@ -11,8 +11,8 @@ from typing import Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
+from accounting import special
 from accounting.events import Direction
 from accounting.gaussian import log_gaussian_delta
 from accounting.pld.pairs import (

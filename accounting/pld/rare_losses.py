@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.events import Direction
 from accounting.pld.contour.contour_bounds import contour_epsilon
 from accounting.pld.contour.inversion import NoDecayError

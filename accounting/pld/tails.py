@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.events import Direction
 from accounting.pld.pairs import (
     Atomic,

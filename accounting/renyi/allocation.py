@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status, theorem
 from accounting.renyi.moments import log_sum

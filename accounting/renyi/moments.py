@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.renyi.orders import ORDER_MAX
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.work_limit import spend

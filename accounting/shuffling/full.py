@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.pairs import DensePair

@@ -8,8 +8,8 @@ docs/theory/shuffled_batches.md, Lemma 3.
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.work_limit import cached_with_cost, spend
 

@@ -4,8 +4,8 @@ import math
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.dense_pairs import cell_pair, profile_pair

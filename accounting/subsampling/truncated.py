@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.events import Direction, NeighboringRelation, TruncatedPoisson
 from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.dense_pairs import profile_pair

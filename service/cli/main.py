@@ -44,7 +44,7 @@ ELSEWHERE: Final = {
     "keys": "service.cli.keys:keys",
     "signing-key": "service.cli.transparency:signing_key",
 }
-GC_THRESHOLD: Final = 250_000  # objects: what is imported is not searched for garbage
+GC_THRESHOLD: Final = 500_000  # objects: what is imported (270,000) is not searched for garbage
 _PLAIN: Final[dict[str, Any]] = {"add_completion": False, "pretty_exceptions_enable": False}
 
 
@@ -140,8 +140,8 @@ def serve(
 def _serve_by_workers(
     settings: Any, sockets: list[socket.socket], given: Mapping[str, object]
 ) -> None:
-    from service.app import first_key
     from service.cli.serving.workers import Workers, require_several
+    from service.identity.first_key import first_key
 
     require_several(settings)
     _migrated(settings.database_url, allowed=lambda: first_key(settings))
@@ -152,14 +152,20 @@ def _serve_by_workers(
 
 
 def _serve(settings: Any, sockets: list[socket.socket], *, greets: bool = True) -> None:
+    from service.identity.first_key import first_key
+    from service.storage import migrations
+
+    engine = open_engine(settings.database_url)
+    migrated = migrations.upgrade_apart(engine, allowed=lambda: first_key(settings))
+    # Loaded meanwhile.
     import uvicorn
 
     from service import telemetry
-    from service.app import create_app, first_key
+    from service.app import create_app
     from service.cli.serving.start_message import Greeting
     from service.web.server import Server, connection_limits, settle
 
-    begun = _migrated(settings.database_url, allowed=lambda: first_key(settings))
+    begun = migrated()
     application = create_app(settings)
     telemetry.configure()
     if begun:

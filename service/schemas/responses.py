@@ -45,11 +45,10 @@ class Answer(BaseModel):
 
 def build_messages() -> None:
     """Build every message now, and not when it is first used: a service answers in threads."""
-    waiting: list[type[BaseModel]] = [Wire, Answer]
-    while waiting:
-        message = waiting.pop()
+    messages: list[type[BaseModel]] = [Wire, Answer]
+    for message in messages:  # bases first: those that it holds are built, or it would build anew
         message.model_rebuild()
-        waiting += message.__subclasses__()
+        messages += message.__subclasses__()
 
 
 class Alternative(Answer):

@@ -1,6 +1,6 @@
 """Transactions, and what a failure of the database is for a caller.
 
-`sqlite` and `postgres` make the connections.
+`sqlite` and `postgres` make the connections; the latter, 10 MiB, is loaded where it is used.
 """
 
 import sqlite3
@@ -11,15 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-import psycopg
-from sqlalchemy import Connection, Engine, Table, event
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Dialect, Engine, Table, event
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.errors import DamagedError, StartupError, UnavailableError
 from service.settings import ADDRESS_FORMS, address_of
-from service.storage.postgres import postgres_engine
 from service.storage.sqlite import (
     DATABASE_DAMAGED,
     OPEN_FILE,
@@ -32,7 +30,6 @@ from service.storage.sqlite import (
 
 UNAVAILABLE = "The database does not answer now; send the same request again."
 _REFUSED = "The database does not let the service's role do this; its operator has to see to it."
-DRIVER_ERRORS: Final = (sqlite3.Error, psycopg.Error)  # where statements went to them directly
 # Of PostgreSQL's errors by their codes: not the primary server any more, and a transaction that the
 # server ended because it took too long.
 _ELSEWHERE: Final = frozenset({"25006", "25P03", "25P04"})
@@ -142,6 +139,8 @@ def connect(
         engine = sqlite_engine(address, wait, new=new, **pool)
         event.listen(engine, "begin", _sqlite_on_begin)
     elif kind == "postgresql":
+        from service.storage.postgres import postgres_engine
+
         engine = postgres_engine(address, wait, serving=serving, **pool)
     else:
         raise StartupError(ADDRESS_FORMS)
@@ -252,7 +251,7 @@ class DedicatedConnection:
             self.close()
         with attempts_of(self._engine).one(), _turn(self._engine):
             try:
-                with _translated_errors():
+                with _translated_errors(self._engine.dialect):
                     if self._connection is None:
                         self._connection = _dedicated(self._engine)
                 with _unit(self._connection):
@@ -266,7 +265,7 @@ class DedicatedConnection:
         """Give the connection back."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
-            with suppress(DBAPIError, *DRIVER_ERRORS):
+            with suppress(DBAPIError, connection.dialect.loaded_dbapi.Error):
                 connection.close()
 
 
@@ -283,13 +282,13 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def _answering(engine: Engine) -> Iterator[Connection]:
-    with _translated_errors():
+    with _translated_errors(engine.dialect):
         connection = engine.connect()
     try:
         with _unit(connection):
             yield connection
     finally:
-        with suppress(DBAPIError, *DRIVER_ERRORS):
+        with suppress(DBAPIError, engine.dialect.loaded_dbapi.Error):
             connection.close()
 
 
@@ -297,7 +296,7 @@ def _answering(engine: Engine) -> Iterator[Connection]:
 def _unit(connection: Connection) -> Iterator[None]:
     """A transaction on a connection, which is not used again if the database failed in it."""
     try:
-        with _translated_errors():
+        with _translated_errors(connection.dialect):
             with _begun(connection):
                 yield
             _require_same(connection)
@@ -309,37 +308,34 @@ def _unit(connection: Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _translated_errors() -> Iterator[None]:
-    """Say what a driver's failure is for a caller."""
+def _translated_errors(dialect: Dialect) -> Iterator[None]:
+    """Say what a driver's failure is for a caller; some statements go to it directly."""
     try:
         yield
-    except (PoolTimeoutError, DBAPIError, *DRIVER_ERRORS) as error:
-        refusal = _refusal(error)
+    except (PoolTimeoutError, DBAPIError, dialect.loaded_dbapi.Error) as error:
+        refusal = _refusal(error, dialect.loaded_dbapi)
         if refusal is None:
             raise
         raise refusal from error
 
 
-def _refusal(error: Exception) -> UnavailableError | None:
+def _refusal(error: Exception, driver: Any) -> UnavailableError | None:
     """What a driver's failure is for a caller; none of a defect of ours."""
     original = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(original, sqlite3.Error):
         if sqlite_code(original) in SQLITE_BROKEN:
             return DamagedError(DATABASE_DAMAGED)
-        return UnavailableError(UNAVAILABLE) if _is_operational(original) else None
-    if isinstance(original, psycopg.Error):
+        lost = isinstance(original, sqlite3.OperationalError)
+        return UnavailableError(UNAVAILABLE) if lost else None
+    if isinstance(original, driver.Error):
         code = original.sqlstate or ""
         if code.startswith(_BROKEN):
             return DamagedError(DATABASE_DAMAGED)
         if code == _NOT_ALLOWED:
             return UnavailableError(_REFUSED)
-        lost = isinstance(original, psycopg.InterfaceError) or code in _ELSEWHERE
-        return UnavailableError(UNAVAILABLE) if lost or _is_operational(original) else None
+        lost = isinstance(original, driver.InterfaceError | driver.OperationalError)
+        return UnavailableError(UNAVAILABLE) if lost or code in _ELSEWHERE else None
     return UnavailableError(UNAVAILABLE)  # no connection was free
-
-
-def _is_operational(error: BaseException) -> bool:
-    return isinstance(error, sqlite3.OperationalError | psycopg.OperationalError)
 
 
 def _dedicated(engine: Engine) -> Connection:
@@ -362,7 +358,8 @@ def _begun(connection: Connection) -> Iterator[None]:
         yield
         _commit(connection)
     except BaseException:
-        with suppress(*DRIVER_ERRORS, PendingRollbackError):  # the last: the server has ended it
+        # The second: the server has ended it.
+        with suppress(connection.dialect.loaded_dbapi.Error, PendingRollbackError):
             _order(connection, "ROLLBACK")
         raise
 
@@ -396,5 +393,8 @@ def _let_go(connection: Connection, error: UnavailableError) -> None:
 
 def upsert(dialect_name: str, table: Table) -> Any:
     """An insert that can say what to do about a row that is there: `on_conflict_do_...`."""
-    dialect = postgresql if dialect_name == "postgresql" else sqlite
-    return dialect.insert(table)
+    if dialect_name == "postgresql":
+        from sqlalchemy.dialects import postgresql  # its engine has loaded it
+
+        return postgresql.insert(table)
+    return sqlite.insert(table)

@@ -1,9 +1,10 @@
 """The schema's revision; only migrations make or change a schema.
 
-Alembic is loaded where a schema is made or changed: it costs 8 MiB, which a service that finds its
-schema as it must be does without.
+Alembic is loaded where a schema is made or changed: it costs 12 MiB. A service that finds its
+schema as it must be does without, and one that does not leaves the change to another process.
 """
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -154,6 +155,49 @@ def upgrade(
         StartupError: the database is damaged, of another program, at a revision this version does
             not know, or gone while something beside it shows that it was there.
     """
+    found = _revision_before(engine, new=new, allowed=allowed)
+    if found != head():
+        _upgrade(engine)
+    return found is None
+
+
+def upgrade_apart(engine: Engine, *, allowed: Callable[[], object]) -> Callable[[], bool]:
+    """Begin what `upgrade` does in a process of its own, which takes Alembic with it.
+
+    The engine is disposed of. This process has no other thread until what is returned was called.
+
+    Returns:
+        What waits for the end; it returns and raises as `upgrade`.
+    """
+    found = _revision_before(engine, new=False, allowed=allowed)
+    engine.dispose()  # or both processes had the same connections
+    child = None if found == head() else os.fork()
+    if child == 0:
+        status = 1
+        try:
+            _upgrade(engine)
+            status = 0
+        finally:
+            os._exit(status)
+
+    def finished() -> bool:
+        if child is not None and os.waitpid(child, 0)[1] != 0:
+            _upgrade(engine)  # it fails, too, and says why
+            engine.dispose()
+        return found is None
+
+    return finished
+
+
+def _upgrade(engine: Engine) -> None:
+    with transaction(engine) as connection:
+        upgrade_within(connection, "head")
+
+
+def _revision_before(
+    engine: Engine, *, new: bool, allowed: Callable[[], object] | None
+) -> str | None:
+    """The revision of a database that may be upgraded."""
     path = sqlite_path(engine)
     # Looked at first: another process that begins the ledger now leaves the same behind.
     was_there = path is not None and left_behind(path) is not None
@@ -163,13 +207,9 @@ def upgrade(
         require_unused(path)
     if found is None and allowed is not None:
         allowed()
-    if found == head():
-        return False
-    if found is not None:
+    if found is not None and found != head():
         require_sound(engine)  # what is damaged is not made worse
-    with transaction(engine) as connection:
-        upgrade_within(connection, "head")
-    return found is None
+    return found
 
 
 def upgrade_within(connection: Connection, revision: str) -> None:

@@ -1,20 +1,23 @@
-"""Signatures: Ed25519 (RFC 8032), over bytes, with a key that lives outside the database."""
+"""Signatures: Ed25519 (RFC 8032), over bytes, with a key that lives outside the database.
+
+Their library is loaded when something is signed or verified: it brings 7 MiB.
+"""
 
 import hashlib
+import hmac
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Final
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from typing import TYPE_CHECKING, Final
 
 from service.errors import StartupError, UnavailableError
 from service.identity import secret_files
 from service.identity.sessions import TOKEN_BYTES
 from service.schemas.base64url import to_bytes, to_text
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 KEY_SIZE: Final = 32  # bytes, of a private and of a public key
 _FIELD: Final = 2**255 - 19  # the prime of Curve25519 (RFC 8032, section 5.1)
@@ -54,7 +57,7 @@ def key_id_of(public_key: str) -> str:
 class Signer:
     """A private key."""
 
-    _key: Ed25519PrivateKey
+    _key: bytes = field(repr=False)
 
     @classmethod
     def create(cls, path: Path) -> "Signer":
@@ -63,9 +66,9 @@ class Signer:
         Raises:
             StartupError: the file exists or cannot be written.
         """
-        key = Ed25519PrivateKey.generate()
+        key = secrets.token_bytes(KEY_SIZE)
         try:
-            secret_files.create(path, to_text(key.private_bytes_raw()))
+            secret_files.create(path, to_text(key))
         except OSError as error:
             raise StartupError(f"signing_key_file: {path}: {error.strerror}") from None
         return cls(key)
@@ -100,12 +103,12 @@ class Signer:
             raise StartupError(f"signing_key_file: {path} holds no key.") from None
         if len(raw) != KEY_SIZE:
             raise StartupError(f"signing_key_file: {path} holds no key of {KEY_SIZE} bytes.")
-        return cls(Ed25519PrivateKey.from_private_bytes(raw))
+        return cls(raw)
 
     @property
     def public_key(self) -> str:
         """The public key, raw, as base64url."""
-        return to_text(self._key.public_key().public_bytes_raw())
+        return to_text(_private_key(self._key).public_key().public_bytes_raw())
 
     @property
     def key_id(self) -> str:
@@ -113,13 +116,20 @@ class Signer:
         return key_id_of(self.public_key)
 
     def derived(self, purpose: bytes) -> bytes:
-        """A secret of 32 bytes for another purpose, by HKDF (RFC 5869)."""
-        derivation = HKDF(algorithm=SHA256(), length=KEY_SIZE, salt=None, info=purpose)
-        return derivation.derive(self._key.private_bytes_raw())
+        """A secret of 32 bytes for another purpose, by HKDF (RFC 5869) with SHA-256 and no salt."""
+        extracted = hmac.digest(bytes(KEY_SIZE), self._key, "sha256")
+        return hmac.digest(extracted, purpose + b"\x01", "sha256")
 
     def sign(self, data: bytes) -> str:
         """The signature of bytes, as base64url."""
-        return to_text(self._key.sign(data))
+        return to_text(_private_key(self._key).sign(data))
+
+
+@lru_cache(maxsize=2)
+def _private_key(raw: bytes) -> "Ed25519PrivateKey":
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(raw)
 
 
 def required(signer: Signer | None) -> Signer:
@@ -143,9 +153,17 @@ def verified(public_key: str, data: bytes, signature: str) -> bool:
         return False
     try:
         key, signed = to_bytes(public_key), to_bytes(signature)
-        if not _can_sign(signed[:KEY_SIZE]):
-            return False
-        Ed25519PublicKey.from_public_bytes(key).verify(signed, data)
+    except ValueError:
+        return False
+    return _can_sign(signed[:KEY_SIZE]) and _fits(key, data, signed)
+
+
+def _fits(key: bytes, data: bytes, signature: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
     except (InvalidSignature, ValueError):
         return False
     return True

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from service.identity.keys import Role
@@ -96,12 +95,6 @@ def _parameter(name: str, place: str, schema: dict[str, Any]) -> dict[str, Any]:
         "description": schema["description"],
         "schema": schema,
     }
-
-
-def operation_id(route: APIRoute) -> str:
-    """Return the endpoint's name in camel case: the name of the method in a generated client."""
-    first, *others = route.name.split("_")
-    return first + "".join(word.capitalize() for word in others)
 
 
 def complete(app: FastAPI) -> None:

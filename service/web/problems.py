@@ -9,10 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NotRequired
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import ConfigDict
 from starlette.datastructures import State as AppState
 from starlette.exceptions import HTTPException
@@ -89,6 +90,13 @@ def methods_of(paths: Mapping[str, Iterable[str]], path: str) -> list[str]:
     """
     items = [item for one, item in paths.items() if _pattern(one).fullmatch(path)]
     return sorted({method for item in items for method in item})
+
+
+def note_methods(app: FastAPI, router: APIRouter) -> None:
+    """Keep which methods each path takes, for answers to those that it does not."""
+    for route in router.routes:
+        if isinstance(route, APIRoute):
+            app.state.methods.setdefault(route.path_format, set()).update(route.methods)
 
 
 @lru_cache(maxsize=256)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import fft
+from numpy import fft
+from scipy.fft import next_fast_len
 
 from accounting.events import Direction
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
@@ -303,6 +304,11 @@ def test_transforms_are_as_precise_as_stated(size: int) -> None:
     exact = np.fft.rfft(values.astype(np.longdouble))
     error = np.abs(fft.rfft(values, size) - exact)
     assert np.max(error) <= fft_convolution.transform_error(size)
+
+
+def test_a_transform_has_the_least_size_that_is_fast() -> None:
+    for points in (*range(1, 5000), 2**20 - 1, 2**20 + 1, 3**12 + 1, 10**9 + 7):
+        assert fft_convolution.transform_size(points) == next_fast_len(points, real=True)
 
 
 def test_a_window_that_is_too_narrow_needs_the_outside_mass(

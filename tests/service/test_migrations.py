@@ -179,3 +179,48 @@ assert "sqlalchemy" in sys.modules
 sys.exit("alembic" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+APART = """
+import os, sys
+from service.errors import StartupError
+from service.storage import migrations
+from service.storage.engine import connect
+engine, upgrade, here = connect(sys.argv[1]), migrations._upgrade, os.getpid()
+"""
+DONE = """
+assert migrations.upgrade_apart(engine, allowed=lambda: None)() is True
+migrations.require_current(engine)
+assert migrations.upgrade_apart(engine, allowed=lambda: None)() is False
+assert "alembic" not in sys.modules
+"""
+KILLED = """
+migrations._upgrade = lambda engine: upgrade(engine) if os.getpid() == here else os.abort()
+assert migrations.upgrade_apart(engine, allowed=lambda: None)() is True
+migrations.require_current(engine)
+"""
+REFUSED = """
+def refuse(engine):
+    raise StartupError("why")
+migrations._upgrade = refuse
+try:
+    migrations.upgrade_apart(engine, allowed=lambda: None)()
+except StartupError as error:
+    sys.exit(str(error) != "why")
+sys.exit(2)
+"""
+NOT_ALLOWED = """
+def refuse():
+    raise StartupError("no")
+try:
+    migrations.upgrade_apart(engine, allowed=refuse)
+except StartupError:
+    sys.exit(migrations.current(engine) is not None)
+sys.exit(2)
+"""
+
+
+@pytest.mark.parametrize("script", [DONE, KILLED, REFUSED, NOT_ALLOWED])
+def test_another_process_may_make_the_schema(script: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", APART + script, f"sqlite:///{tmp_path / 'ledger.db'}"]
+    subprocess.run(command, check=True, timeout=120)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from service.errors import StartupError
 from service.schemas.base64url import to_bytes, to_text
@@ -51,8 +53,17 @@ def test_a_key_is_loaded_as_it_was_made_and_only_its_owner_may_read_it(tmp_path:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_derived_secret_is_that_of_hkdf(signer: Signer, tmp_path: Path) -> None:
+    raw = to_bytes((tmp_path / "key").read_text().strip())
+    for purpose in (b"", b"sessions", bytes(200)):
+        hkdf = HKDF(algorithm=SHA256(), length=KEY_SIZE, salt=None, info=purpose)
+        assert signer.derived(purpose) == hkdf.derive(raw)
+
+
 def test_no_key_is_shown_by_accident(signer: Signer, tmp_path: Path) -> None:
-    assert (tmp_path / "key").read_text().strip() not in repr(signer)
+    text = (tmp_path / "key").read_text().strip()
+    assert text not in repr(signer)
+    assert repr(to_bytes(text))[2:-1] not in repr(signer)
 
 
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:

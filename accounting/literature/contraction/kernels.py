@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.gaussian import MU_MAX, MU_MIN, log_gaussian_delta
 from accounting.rounding import ERFCX_UNITS, UNIT_ROUNDOFF, Array, rounded_down, rounded_up
 

@@ -8,7 +8,6 @@ import math
 from typing import Final
 
 import numpy as np
-from scipy import special
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status, theorem
@@ -54,6 +53,8 @@ def softmax_rdp(*, rdps: Array, order: float, weights: Array | None = None) -> f
     Raises:
         ValueError: an argument is out of range.
     """
+    from scipy.special import logsumexp  # more comes with it than few answers are worth
+
     values = _checked(rdps, order)
     shares = None if weights is None else checked_weights(weights, len(values))
     largest = float(np.max(values))
@@ -65,7 +66,7 @@ def softmax_rdp(*, rdps: Array, order: float, weights: Array | None = None) -> f
         mean = float(np.mean(gains)) if shares is None else float(gains @ shares)
         found = math.log1p(mean)
     else:
-        logs = special.logsumexp(powers, b=1 / len(values) if shares is None else shares)
+        logs = logsumexp(powers, b=1 / len(values) if shares is None else shares)
         found = float(logs)
     return min(rounded_up(largest), found / (order - 1) * _UP + _LEAST)
 

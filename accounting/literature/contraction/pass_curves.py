@@ -8,8 +8,8 @@ import math
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.guarantees import Status, theorem
 from accounting.literature.contraction.contraction import (
     RELATIONS,

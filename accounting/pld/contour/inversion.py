@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
+from accounting import special
 from accounting.events import Direction
 from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, log_moments
 from accounting.pld.pairs import Units

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.pld.pairs import SampledGaussianPair
 from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.work_limit import spend

@@ -8,8 +8,8 @@ S(-x)^-lam. docs/theory/contour.md, section 8, derives every term.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
+from accounting import special
 from accounting.pld.contour.quadrature import (
     CUT,
     Losses,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy import fft
+from numpy import fft
 
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array, ComplexArray
 from accounting.work_limit import spend
@@ -28,6 +28,7 @@ _LARGE: Final = 700.0  # exponents from here on overflow
 _ATOM: Final = 0.9  # of the mass of a law that is nearly an atom
 _MUCH_OUTSIDE: Final = 1e-5  # tilted mass; more tells that the law is too coarse for the window
 _MANY: Final = 1000  # steps, from which on the roundoff of an atom matters
+_ODD: Final[list[int]] = [3**i * 5**j for i in range(14) for j in range(10)]  # up to 3e12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +76,11 @@ class Composition:
 def kernel_peak(order: float) -> float:
     """max_x e^(-lambda x) (1 - e^-x) = (lambda/(lambda+1))^lambda / (lambda+1). Upper."""
     return math.exp(order * -math.log1p(1 / order)) / (order + 1) * (1 + 4 * _LIBRARY)
+
+
+def transform_size(points: int) -> int:
+    """The least size of a fast transform of so many points: a product of 2s, 3s and 5s."""
+    return min(odd << (-(-points // odd) - 1).bit_length() for odd in _ODD)
 
 
 def transform_error(size: int) -> float:

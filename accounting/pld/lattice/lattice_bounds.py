@@ -13,12 +13,18 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from scipy import fft
 
 from accounting.events import Direction
 from accounting.pld.lattice.direct_convolution import compose_directly
 from accounting.pld.lattice.discretization import Lattice, laws
-from accounting.pld.lattice.fft_convolution import Composition, Frame, Law, compose, read_delta
+from accounting.pld.lattice.fft_convolution import (
+    Composition,
+    Frame,
+    Law,
+    compose,
+    read_delta,
+    transform_size,
+)
 from accounting.pld.lattice.parameters import atoms, lattice_offset, lattice_width, outlook
 from accounting.pld.lattice.plan import (
     MAX_WORK,
@@ -97,7 +103,7 @@ def _compositions(
     frame = Frame(
         order=min(view.order, _TILT_MAX / h),
         first=first,
-        size=fft.next_fast_len(last - first + 1, real=True),
+        size=transform_size(last - first + 1),
         order_below=view.order_below,
         order_above=view.order_above,
     )

@@ -1,6 +1,5 @@
 """Acts: what administrators and others did, as the logs have it."""
 
-from fastapi import APIRouter
 from sqlalchemy import Connection
 
 from service.identity.authentication import Admin, Viewer
@@ -8,9 +7,10 @@ from service.storage.engine import snapshot
 from service.transparency import activity
 from service.transparency.activity import ActAnswer, ActPage
 from service.web.parameters import ActPageQuery, ActPages, Database, DatasetName, continuation_token
-from service.web.strict_requests import StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import expensive
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["acts"])
+router = api_router("/v1", tag="acts")
 
 
 @router.get("/acts")

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 
 from service.identity.authentication import Trainer, Viewer
 from service.ledger.append.write_access import run_in_write_transaction
@@ -11,9 +11,10 @@ from service.storage.engine import snapshot
 from service.transparency import audits
 from service.transparency.audit_answers import AuditAnswer, AuditList
 from service.web.parameters import Database, RunName, repeated
-from service.web.strict_requests import StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import expensive
 
-router = APIRouter(prefix="/v1/runs/{run}/audits", route_class=StrictRoute, tags=["runs"])
+router = api_router("/v1/runs/{run}/audits", tag="runs")
 
 AuditNumber = Annotated[
     int, Path(ge=1, le=CANARIES_MAX, description="Number of the audit among the run's, from 1.")

@@ -2,15 +2,16 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from service.identity.authentication import Viewer
 from service.transparency.certificates.schema import Envelope
 from service.web.certificate_issue import HTML, CertificateQuery, issued
 from service.web.parameters import Database, DatasetName, RunName
-from service.web.strict_requests import StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import expensive
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["certificates"])
+router = api_router("/v1", tag="certificates")
 _BOTH: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {HTML: {"schema": {"type": "string"}}}}
 }

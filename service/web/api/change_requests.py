@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import Header, Request, Response
 
 from service.identity.access import datasets_within
 from service.identity.authentication import Approver, Trainer, Viewer
@@ -26,9 +26,10 @@ from service.web.parameters import (
     continuation_token,
     repeated,
 )
-from service.web.strict_requests import StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import expensive
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["requests"])
+router = api_router("/v1", tag="requests")
 
 
 @router.post(

@@ -1,6 +1,6 @@
 """Corrections: an owner or an admin says what recorded steps really were."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from service.identity.authentication import Owner, Viewer
 from service.ledger import corrections, lookups
@@ -9,9 +9,10 @@ from service.schemas.requests import NewCorrection
 from service.storage.engine import snapshot
 from service.web.four_eyes import WAITS_FOR_APPROVAL, waiting_answer, waiting_correction
 from service.web.parameters import Database, Pages, RunName, continuation_token, repeated
-from service.web.strict_requests import StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import expensive
 
-router = APIRouter(prefix="/v1/runs/{run}/corrections", route_class=StrictRoute, tags=["runs"])
+router = api_router("/v1/runs/{run}/corrections", tag="runs")
 
 
 @router.post(

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import Header, Request, Response
 from sqlalchemy import Connection, select
 
 from service.guarantees import attribution, fit_suggestions, guarantee
@@ -34,9 +34,10 @@ from service.web.parameters import (
     continuation_token,
     repeated,
 )
-from service.web.strict_requests import StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import expensive
 
-router = APIRouter(prefix="/v1/datasets", route_class=StrictRoute, tags=["datasets"])
+router = api_router("/v1/datasets", tag="datasets")
 
 
 @router.post("", status_code=201, responses=repeated(CreatedDataset))

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import Connection, Engine
 
@@ -39,9 +39,10 @@ from service.web.parameters import (
     continuation_token,
     repeated,
 )
-from service.web.strict_requests import StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import expensive
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["streams"])
+router = api_router("/v1", tag="streams")
 _DESCRIPTION: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "Frames `state`, `entry` and `incident`; the guide describes them",

@@ -1,6 +1,6 @@
 """Findings: what a trainer's client read from the code that runs."""
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from service.identity.authentication import Trainer, Viewer
 from service.ledger import findings, lookups
@@ -9,9 +9,10 @@ from service.ledger.findings import FindingAnswer, FindingPage
 from service.schemas.findings import NewFinding
 from service.storage.engine import snapshot
 from service.web.parameters import Database, Pages, RunName, continuation_token, repeated
-from service.web.strict_requests import StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import expensive
 
-router = APIRouter(prefix="/v1/runs/{run}/findings", route_class=StrictRoute, tags=["runs"])
+router = api_router("/v1/runs/{run}/findings", tag="runs")
 
 
 @router.post(

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import PlainTextResponse
 
 from service.errors import NotFoundError, UnavailableError
@@ -11,9 +11,9 @@ from service.schemas.responses import Answer
 from service.web import problems
 from service.web.parameters import ProblemName
 from service.web.problems import JsonLine
-from service.web.strict_requests import StrictRoute
+from service.web.routers import api_router
 
-router = APIRouter(route_class=StrictRoute, tags=["health"])
+router = api_router(tag="health")
 
 
 class Health(Answer):

@@ -1,6 +1,6 @@
 """Keys: an admin lists, creates, rotates and revokes them."""
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from service.identity import key_administration
 from service.identity.authentication import Admin, KeyRing
@@ -16,9 +16,10 @@ from service.ledger.append.write_access import run_in_write_transaction
 from service.storage.engine import snapshot
 from service.web.four_eyes import only_person
 from service.web.parameters import Database, KeyName, Pages, continuation_token
-from service.web.strict_requests import StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import expensive
 
-router = APIRouter(prefix="/v1/keys", route_class=StrictRoute, tags=["keys"])
+router = api_router("/v1/keys", tag="keys")
 
 
 @router.get("")

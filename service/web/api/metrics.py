@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import chain
 from typing import Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 
@@ -17,11 +17,11 @@ from service.identity.authentication import Caller, Viewer
 from service.operations.metrics import Ledger, Process, ledger_families, process_families
 from service.storage.engine import attempts_of
 from service.transparency.witness_follower import Follower
-from service.web.strict_requests import StrictRoute
+from service.web.routers import api_router
 
 TOLD_SECONDS: Final = 1.0  # that an answer is told again
 
-router = APIRouter(route_class=StrictRoute, tags=["metrics"])
+router = api_router(tag="metrics")
 
 
 class Exposition(Response):

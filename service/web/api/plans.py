@@ -1,7 +1,5 @@
 """What reads no ledger: plans, and the theorems that a bound may rest on."""
 
-from fastapi import APIRouter
-
 from service.errors import NotFoundError
 from service.guarantees import plan
 from service.guarantees.plan import Plan, PlanQuery
@@ -9,9 +7,10 @@ from service.guarantees.theorem_catalog import BoundAnswer, BoundList, bound_ans
 from service.identity.authentication import Viewer
 from service.schemas.plan_response import PlanAnswer
 from service.web.parameters import BoundName
-from service.web.strict_requests import StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import expensive
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute)
+router = api_router("/v1")
 
 
 @router.post("/plan", tags=["plan"])

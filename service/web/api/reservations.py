@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import Engine
 
@@ -25,9 +25,10 @@ from service.web.parameters import (
     continuation_token,
     repeated,
 )
-from service.web.strict_requests import StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import expensive
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["reservations"])
+router = api_router("/v1", tag="reservations")
 
 
 @router.post("/runs/{run}/reservations", status_code=201, responses=repeated(ReservationAnswer))

@@ -1,6 +1,6 @@
 """Runs and their branches: registering, reading, finishing."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from sqlalchemy import Connection, select
 
 from service.guarantees import guarantee, privacy_curve
@@ -37,9 +37,10 @@ from service.web.parameters import (
     continuation_token,
     repeated,
 )
-from service.web.strict_requests import JSON, StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import JSON, expensive
 
-router = APIRouter(prefix="/v1/runs", route_class=StrictRoute, tags=["runs"])
+router = api_router("/v1/runs", tag="runs")
 
 
 @router.post("", status_code=201, responses=repeated(RunAnswer))

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 from pydantic import Field
 
 from service.identity.authentication import Trainer, Viewer
@@ -23,9 +23,10 @@ from service.schemas.correlated.steps import (
 from service.schemas.correlated.strategies import NewStrategy, found_sensitivity, read_strategy
 from service.storage.engine import snapshot
 from service.web.parameters import Database, Parameters, repeated
-from service.web.strict_requests import StrictRoute, expensive
+from service.web.routers import api_router
+from service.web.strict_requests import expensive
 
-router = APIRouter(prefix="/v1/strategies", route_class=StrictRoute, tags=["strategies"])
+router = api_router("/v1/strategies", tag="strategies")
 DigestPath = Annotated[
     str, Path(pattern=DIGEST_PATTERN, description="What names the strategy: sha256: and 64 digits.")
 ]

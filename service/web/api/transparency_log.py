@@ -2,7 +2,7 @@
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import Field
 
 from service.identity.authentication import Admin, Viewer
@@ -17,9 +17,9 @@ from service.transparency.proofs import ComparisonAnswer, ConsistencyAnswer, Inc
 from service.transparency.recovery import Reconciled, Recovered, StandingAnswer
 from service.transparency.signing import required
 from service.web.parameters import Database, DatasetName, Parameters
-from service.web.strict_requests import StrictRoute
+from service.web.routers import api_router
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["log"])
+router = api_router("/v1", tag="log")
 Size = Annotated[
     int | None,
     Field(ge=0, le=COUNT_MAX, description="Size of the log in leaves; by default the present one."),

@@ -1,32 +1,30 @@
-"""How pages are answered: rendered, guarded by headers, and errors told as pages too."""
+"""How pages are answered: rendered, and guarded by headers."""
 
-import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.exceptions import HTTPException
 
 import accounting
 from service import formatting
 from service.clock import now
 from service.errors import LedgerError, UnauthorizedError, UnavailableError
 from service.guarantees.noise_schedule import part_words
-from service.identity.authentication import Caller, KeyRing, caller_of
+from service.identity.authentication import Caller, KeyRing
 from service.identity.key_administration import admin_keys_end
 from service.identity.keys import Role
 from service.storage.engine import snapshot
 from service.web import problems
 from service.web.dashboard.assets import static_url
+from service.web.dashboard.error_pages import ERROR_PAGE, IS_PAGE, is_data
 from service.web.dashboard.request_changes import pending_requests
 from service.web.dashboard.theory_markdown import theory_links
 from service.web.dashboard.viewer import (
@@ -36,7 +34,6 @@ from service.web.dashboard.viewer import (
     is_local,
     scopes_seen_by,
     sign_in_path,
-    viewer_of,
 )
 from service.web.middleware import SuspensionState
 from service.web.strict_requests import QueryRules, is_expensive, seat
@@ -61,11 +58,7 @@ GUARDS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
-ERROR_PAGE: Final = "error.html"
 KEYS_END_SOON: Final = timedelta(days=30)
-_IS_PAGE: Final = "dpledger.page"  # of a connection's scope
-_KEPT: Final = ("allow", "retry-after", "x-request-id")  # headers of a refusal that a page keeps
-Handler = Callable[[Request, Any], Awaitable[Response]]
 
 
 class PageRoute(APIRoute):
@@ -90,7 +83,7 @@ class PageRoute(APIRoute):
                 return await handler(request)
 
         async def paged(request: Request) -> Response:
-            request.scope[_IS_PAGE] = True
+            request.scope[IS_PAGE] = True
             try:
                 return guarded(await answered(request))
             except SignInNeededError:
@@ -108,17 +101,13 @@ def guarded(response: Response) -> Response:
 
 def _to_sign_in(request: Request) -> Response:
     where = sign_in_path(request)
-    if _is_data(request) or "hx-request" in request.headers:
+    if is_data(request) or "hx-request" in request.headers:
         refusal = problems.problem_answer(
             UnauthorizedError("You are not signed in, or your session has ended.")
         )
         refusal.headers["HX-Redirect"] = "/sign-in"
         return refusal
     return RedirectResponse(where, HTTPStatus.SEE_OTHER)
-
-
-def _is_data(request: Request) -> bool:
-    return request.url.path.endswith((".json", ".csv"))
 
 
 @lru_cache(maxsize=1)
@@ -189,48 +178,3 @@ def service_address(request: Request) -> str:
     """Where this service is, for what is copied from a page."""
     scheme = "http" if is_local(request) else "https"
     return f"{scheme}://{request.headers.get('host', '')}"
-
-
-def install_errors(app: FastAPI) -> None:
-    """Answer refusals as pages to browsers, and as problem documents to all others."""
-    for kind in (LedgerError, RequestValidationError, HTTPException, Exception):
-        app.add_exception_handler(kind, _told(cast("Handler", app.exception_handlers[kind])))
-
-
-def _told(before: Handler) -> Handler:
-    async def told(request: Request, error: Exception) -> Response:
-        refusal = await before(request, error)
-        if not _wants_page(request):
-            return refusal
-        viewer = caller_of(request)
-        if viewer is None and refusal.status_code == HTTPStatus.NOT_FOUND:
-            with suppress(LedgerError):  # the page needs no database to say what it does
-                viewer = await viewer_of(request)
-        return _error_page(request, refusal, viewer)
-
-    return told
-
-
-def _wants_page(request: Request) -> bool:
-    path = request.url.path
-    if _is_data(request) or path.startswith(("/v1/", "/static/", "/problems/")):
-        return False
-    return _IS_PAGE in request.scope or "text/html" in request.headers.get("accept", "")
-
-
-def _error_page(request: Request, refusal: Response, viewer: Caller | None) -> Response:
-    told = json.loads(bytes(refusal.body))
-    page = render(
-        request,
-        ERROR_PAGE,
-        viewer=viewer,
-        status_code=refusal.status_code,
-        slug=told["type"].rpartition("/")[2],
-        title=told["title"],
-        detail="" if told["detail"] == told["title"] else told["detail"],
-        identifier=refusal.headers.get("x-request-id"),
-    )
-    for name in _KEPT:
-        if name in refusal.headers:
-            page.headers[name] = refusal.headers[name]
-    return page

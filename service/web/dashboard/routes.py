@@ -1,13 +1,14 @@
 """Every page, in a literal list."""
 
+from collections.abc import Iterable
 from types import ModuleType
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
 from service.guarantees.run_progress import Growths
 from service.guarantees.spending_history import SPENDINGS_MAX
 from service.storage.versioned_cache import VersionedCache
-from service.web.dashboard import assets, rendering, sign_in
+from service.web.dashboard import assets, sign_in
 from service.web.dashboard.pages import (
     api_browser,
     audit_log,
@@ -27,13 +28,13 @@ from service.web.dashboard.pages import (
 )
 from service.web.dashboard.pages.planning import planner
 from service.web.dashboard.response_cache import ANSWERS_MAX
+from service.web.routers import add_routes
 
 
-def install_pages(app: FastAPI, *, single_sign_on: bool = False) -> list[APIRouter]:
-    """Add the pages, and tell errors as pages to those who look; the routers that were added.
+def page_modules(*, single_sign_on: bool = False) -> list[ModuleType]:
+    """Every module that has pages.
 
     Args:
-        app: to which they are added.
         single_sign_on: whether people sign in at identity providers.
     """
     modules: list[ModuleType] = [
@@ -60,11 +61,14 @@ def install_pages(app: FastAPI, *, single_sign_on: bool = False) -> list[APIRout
         from service.web.dashboard import provider_sign_in  # its libraries take long to load
 
         modules.append(provider_sign_in)
+    return modules
+
+
+def install_pages(app: FastAPI, modules: Iterable[ModuleType]) -> None:
+    """Add the pages of modules to an application."""
     app.state.spendings = VersionedCache(SPENDINGS_MAX)
     app.state.spending_lines = overview_chart.SpendingLines()
     app.state.growths = Growths()
     app.state.answers = VersionedCache(ANSWERS_MAX, shared=True)
-    rendering.install_errors(app)
     for module in modules:
-        app.include_router(module.router)
-    return [module.router for module in modules]
+        add_routes(app, module.router)

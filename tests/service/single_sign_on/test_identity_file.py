@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from service.app import first_key
 from service.errors import StartupError
+from service.identity.first_key import first_key
 from service.identity.single_sign_on.configuration import read_configuration
 from service.settings import Settings
 
