@@ -6,53 +6,59 @@ loaded here by itself. They are the same objects, so that every number is the sa
 """
 
 import sys
-from importlib import import_module
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import scipy
 
-if TYPE_CHECKING:
-    from scipy.special import betainc as betainc
-    from scipy.special import erf as erf
-    from scipy.special import erfcx as erfcx
-    from scipy.special import expit as expit
-    from scipy.special import gammaln as gammaln
-    from scipy.special import log_ndtr as log_ndtr
-    from scipy.special import ndtr as ndtr
-    from scipy.special import ndtri as ndtri
-    from scipy.special import xlog1py as xlog1py
-    from scipy.special import xlogy as xlogy
-
-_NAMES: Final = (
+__all__ = [
     "betainc", "erf", "erfcx", "expit", "gammaln", "log_ndtr", "ndtr", "ndtri", "xlog1py", "xlogy",
-)  # fmt: skip
+]  # fmt: skip
 _PACKAGE: Final = "scipy.special"
 
 
-def _compiled() -> Any:
-    """The module that holds the functions, loaded as if its package held nothing else."""
+@contextmanager
+def _empty_package() -> Iterator[None]:
+    """Let a module of the package be loaded as if the package held nothing else."""
+    if _PACKAGE in sys.modules:
+        yield
+        return
     package = ModuleType(_PACKAGE)
     package.__path__ = [str(Path(scipy.__file__).with_name("special"))]
     sys.modules[_PACKAGE] = package
     try:
-        return import_module(f"{_PACKAGE}._ufuncs")
+        yield
     finally:
         del sys.modules[_PACKAGE]  # whatever else imports it gets all of it
 
 
-def _functions() -> dict[str, Any]:
-    if _PACKAGE not in sys.modules:
-        try:
-            return _named(_compiled())
-        except (ImportError, AttributeError):  # another version of SciPy has them elsewhere
-            pass
-    return _named(import_module(_PACKAGE))
-
-
-def _named(module: Any) -> dict[str, Any]:
-    return {name: getattr(module, name) for name in _NAMES}
-
-
-globals().update(_functions())
+try:
+    with _empty_package():
+        from scipy.special._ufuncs import (
+            betainc,
+            erf,
+            erfcx,
+            expit,
+            gammaln,
+            log_ndtr,
+            ndtr,
+            ndtri,
+            xlog1py,
+            xlogy,
+        )
+except ImportError:  # another version of SciPy has them elsewhere
+    from scipy.special import (
+        betainc,
+        erf,
+        erfcx,
+        expit,
+        gammaln,
+        log_ndtr,
+        ndtr,
+        ndtri,
+        xlog1py,
+        xlogy,
+    )

@@ -43,8 +43,9 @@ def answer(signer: Signer) -> dict[str, Any]:
 
 
 @pytest.fixture
-def without_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As where `cryptography` is not installed."""
+def without_library(answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As where `cryptography` is not installed; the service has signed its answer."""
+    assert answer
     module = "cryptography.hazmat.primitives.asymmetric.ed25519"
     monkeypatch.setitem(sys.modules, module, None)
     signatures._is_installed.cache_clear()
