@@ -68,11 +68,11 @@ from service.web.middleware import (
     Arrivals,
     BodyLimit,
     OneHost,
+    PageLoader,
     RequestLog,
     StateHeader,
     SuspensionState,
 )
-from service.web.page_loader import PageLoader
 from service.web.process_role import RoleFilter
 from service.web.routers import add_routes
 from service.web.tracing import UNTRACED, Tracing, tracing_of

@@ -5,6 +5,7 @@
 - `OneHost` refuses a second Host.
 - `BodyLimit` refuses a body that is too large or too slow.
 - `StateHeader` says in an answer of the API if the ledger is not open.
+- `PageLoader` loads the pages when the first of them is asked for.
 """
 
 import asyncio
@@ -14,10 +15,12 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
+from fastapi import FastAPI
 from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,6 +29,7 @@ from service import telemetry, trace_context
 from service.errors import LedgerError, TooManyRequestsError, UnavailableError
 from service.identity.authentication import BODY_BYTES_MAX, RATE_TAKEN, KeyRing
 from service.identity.rate_limit import Pace
+from service.schemas.responses import build_messages
 from service.storage.single_flight import SingleFlight
 from service.telemetry import KEY, OTHER, PROBLEM, Measures
 from service.transparency.recovery import LedgerStatus, standing
@@ -345,3 +349,50 @@ class StateHeader:
             await send(message)
 
         await self.app(scope, receive, marked)
+
+
+class PageLoader:
+    """ASGI middleware: adds the pages to the application when the first of them is asked for.
+
+    They take a sixth of a start and 10 MiB, which a service that only programs ask does without.
+    """
+
+    def __init__(self, app: ASGIApp, *, single_sign_on: bool) -> None:
+        """Load nothing yet.
+
+        Args:
+            app: what is behind.
+            single_sign_on: whether people sign in at identity providers.
+        """
+        self.app = app
+        self._single_sign_on = single_sign_on
+        self._loading = asyncio.Lock()
+        self._loaded = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if not self._loaded and scope["type"] == "http" and _leads_to_page(scope):
+            async with self._loading:
+                if not self._loaded:
+                    await self._load(scope["app"])
+        await self.app(scope, receive, send)
+
+    async def _load(self, app: FastAPI) -> None:
+        install = await asyncio.to_thread(_loaded, self._single_sign_on)  # steps go on meanwhile
+        install(app)
+        build_messages()  # those of pages, too
+        self._loaded = True
+
+
+def _loaded(single_sign_on: bool) -> Callable[[FastAPI], None]:
+    from service.web.dashboard.routes import install_pages, page_modules  # as the class says
+
+    return partial(install_pages, modules=page_modules(single_sign_on=single_sign_on))
+
+
+def _leads_to_page(scope: Scope) -> bool:
+    """Whether the answer may be a page."""
+    path: str = scope["path"]
+    if path in PROBES or path == "/metrics":  # a browser is told of a refusal by a page
+        return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+    return not path.startswith((_API, "/problems/"))
