@@ -56,6 +56,13 @@ def test_an_offline_calibration_loads_no_service(document: Path) -> None:
     assert heavy(loaded("calibrate", str(document), *words)) == set()
 
 
+def test_help_and_what_asks_a_service_load_no_numbers() -> None:
+    for words in (("--help",), ("runs", "--help")):
+        modules = loaded(*words)
+        assert "service.errors" in modules
+        assert {"accounting", "numpy"} & modules == set()
+
+
 def test_the_list_of_theorems_loads_no_service() -> None:
     assert heavy(loaded("bounds", "shuffle")) == {"accounting.catalog"}
 
