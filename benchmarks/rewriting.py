@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Engine, Table, insert, select, text, update
 from accounting.event_counts import UNPLACED, OpenPass, Place, advance, passes_begun, starts_anew
 from accounting.events import Event, Span
 from service.ledger.append.admission import count_reserved
-from service.ledger.budgets.event_counts import by_pass
 from service.ledger.budgets.pass_positions import opening_place, position_of
+from service.ledger.budgets.steps_and_passes import by_pass
 from service.ledger.log.merkle import Frontier
 from service.ledger.log.row_records import FACTS, STATE_CODES, content_of_row, statement
 from service.schemas.event_codec import Line, Lines, Taken, canonical, content_of, event_of

@@ -24,8 +24,8 @@ from service.errors import TooExpensiveError
 from service.guarantees.event_counts import RecordedCounts
 from service.guarantees.recorded_facts import facts_of_corrected_runs
 from service.ledger.budgets.accumulator import BudgetAccumulator
-from service.ledger.budgets.event_counts import by_pass
 from service.ledger.budgets.lineage import RowsPerParent, rows_of, seen_as
+from service.ledger.budgets.steps_and_passes import by_pass
 from service.schemas.event_codec import event_of
 from service.storage.tables import datasets, distinct_events, lineage
 from service.work_limit import bounded

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Row, bindparam, select
 from accounting.event_counts import EventCounts, pass_length, retold
 from accounting.events import Event, NeighboringRelation
 from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.event_counts import count_events, counts_of
 from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor, rows_of
+from service.ledger.budgets.steps_and_passes import count_events, counts_of
 from service.schemas.event_codec import event_of
 from service.storage.tables import (
     branches,

@@ -23,8 +23,8 @@ from service.guarantees.event_costs import Units
 from service.ledger.append.state_rows import corrections_seen
 from service.ledger.budgets import correction_costs
 from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta, CorrectionSums
-from service.ledger.budgets.event_counts import EventCountDelta, StepsAndPasses, by_pass
 from service.ledger.budgets.lineage import ITSELF
+from service.ledger.budgets.steps_and_passes import EventCountDelta, StepsAndPasses, by_pass
 from service.storage.tables import corrections, datasets, entries
 from service.storage.versioned_cache import VersionedCache
 

@@ -17,8 +17,8 @@ from service.ledger.append.state import Branch, DatasetState, RunState, raise_bu
 from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets import correction_costs
 from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.event_counts import merge_changes, negative
 from service.ledger.budgets.lineage import seen_as
+from service.ledger.budgets.steps_and_passes import merge_changes, negative
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.row_records import build_log_records
 from service.schemas.event_codec import content_of, event_of, to_event

@@ -8,9 +8,9 @@ from sqlalchemy import Connection, Row, bindparam, or_, select
 from accounting.events import NeighboringRelation, Span
 from service.ledger.append.admission import count_reserved
 from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.event_counts import EventCountDelta, merge_changes, negative
 from service.ledger.budgets.lineage import as_seen_by_ancestor, rows_of
 from service.ledger.budgets.pass_positions import place_of
+from service.ledger.budgets.steps_and_passes import EventCountDelta, merge_changes, negative
 from service.schemas.event_codec import event_of
 from service.storage.tables import branches, datasets, distinct_events, lineage, reservations
 

@@ -12,7 +12,7 @@ from service.ledger.append.state_rows import tally_of
 from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.budget import EnforcedBudget, dataset_scope
-from service.ledger.budgets.event_counts import by_pass, negative
+from service.ledger.budgets.steps_and_passes import by_pass, negative
 from service.ledger.lookups import find_dataset
 from service.ledger.reservation_ends import give_back
 from service.ledger.reservations import (

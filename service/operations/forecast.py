@@ -20,8 +20,8 @@ from service.clock import now, utc
 from service.ledger.append.state_rows import tally_of
 from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta
 from service.ledger.budgets.budget import EnforcedBudget, dataset_scope
-from service.ledger.budgets.event_counts import StepsAndPasses, merge_changes
 from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor, rows_of
+from service.ledger.budgets.steps_and_passes import StepsAndPasses, merge_changes
 from service.ledger.expired_reservations import expired_reservations
 from service.schemas.event_codec import event_of
 from service.storage.tables import datasets, distinct_events, entries, lineage

@@ -30,7 +30,7 @@ from service.ledger.budgets.correction_costs import (
     shifted_counts,
     shifts_of,
 )
-from service.ledger.budgets.event_counts import (
+from service.ledger.budgets.steps_and_passes import (
     EventCountDelta,
     StepsAndPasses,
     by_pass,

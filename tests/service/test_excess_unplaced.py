@@ -17,7 +17,7 @@ from service.ledger.budgets.correction_costs import (
     shifted_counts,
     shifts_of,
 )
-from service.ledger.budgets.event_counts import EventCountDelta, StepsAndPasses
+from service.ledger.budgets.steps_and_passes import EventCountDelta, StepsAndPasses
 from service.schemas.event_codec import laid_over
 from tests.service.samples import append, setup
 from tests.service.test_excess import (

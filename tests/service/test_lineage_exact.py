@@ -41,7 +41,6 @@ from accounting.events import (
 from accounting.renyi.orders import ORDERS
 from accounting.rounding import Array
 from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.event_counts import StepsAndPasses
 from service.ledger.budgets.lineage import (
     ITSELF,
     UNBOUNDED,
@@ -49,6 +48,7 @@ from service.ledger.budgets.lineage import (
     as_seen_by_ancestor,
     seen_as,
 )
+from service.ledger.budgets.steps_and_passes import StepsAndPasses
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 ROWS = (None, -1.0, 0.0, 1.0)  # what a record may have in the dataset; none where it was left out

@@ -29,14 +29,14 @@ from service.ledger.budgets.accumulator import (
     larger,
     read_accumulator,
 )
-from service.ledger.budgets.event_counts import (
+from service.ledger.budgets.pass_sums import PassSums
+from service.ledger.budgets.steps_and_passes import (
     EventCountDelta,
     StepsAndPasses,
     count_events,
     merge_changes,
     negative,
 )
-from service.ledger.budgets.pass_sums import PassSums
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 PUBLISHED = frozenset({Status.PUBLISHED, Status.DECLARED})

@@ -9,7 +9,7 @@ from accounting.accountants.best_bound import best_bound
 from accounting.events import Cyclic, Event, Gaussian, NeighboringRelation, Reshuffle, Shuffle
 from accounting.guarantees import Status
 from service.ledger.append.rdp_reading import meter_of, read_guarantee
-from service.ledger.budgets.event_counts import StepsAndPasses, count_events
+from service.ledger.budgets.steps_and_passes import StepsAndPasses, count_events
 from tests.service.samples import Json, append, setup
 from tests.service.test_taken_passes import NOISE, NULL, opened, step
 

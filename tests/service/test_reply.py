@@ -17,7 +17,7 @@ from accounting.events import Event, Full, Gaussian, Laplace, NeighboringRelatio
 from accounting.guarantees import Status
 from service.ledger.append import rdp_reading
 from service.ledger.append.rdp_reading import meter_of, read_guarantee
-from service.ledger.budgets.event_counts import StepsAndPasses
+from service.ledger.budgets.steps_and_passes import StepsAndPasses
 from service.web.api.append_events import encode
 from tests.service.samples import BUDGET, Json, append, event, setup
 

@@ -23,8 +23,8 @@ from service.guarantees.event_counts import dataset_counts, run_counts
 from service.guarantees.recorded_facts import dataset_facts, refold_run
 from service.ledger.append.admission import PositionedSpan, compute_append_effect
 from service.ledger.append.state import Branch
-from service.ledger.budgets.event_counts import StepsAndPasses, merge_changes
-from service.ledger.budgets.event_counts import count_events as counts_of_counts
+from service.ledger.budgets.steps_and_passes import StepsAndPasses, merge_changes
+from service.ledger.budgets.steps_and_passes import count_events as counts_of_counts
 from service.ledger.lookups import find_dataset, find_run
 from service.schemas.ledger_document import LedgerDocument
 from service.storage.engine import snapshot

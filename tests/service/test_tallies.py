@@ -13,7 +13,7 @@ from service.ledger.budgets.accumulator import (
     BudgetDelta,
     read_accumulator,
 )
-from service.ledger.budgets.event_counts import (
+from service.ledger.budgets.steps_and_passes import (
     EventCountDelta,
     StepsAndPasses,
     add_to,

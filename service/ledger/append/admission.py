@@ -16,7 +16,8 @@ from service.ledger.budgets.budget import EnforcedBudget
 from service.ledger.budgets.correction_costs import NO_SHIFTS, Shifts, shifted_counts
 from service.ledger.budgets.cost_cache import Reason
 from service.ledger.budgets.envelopes import OUTSIDE, nearest_item
-from service.ledger.budgets.event_counts import (
+from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor
+from service.ledger.budgets.steps_and_passes import (
     NOTHING,
     EventCountDelta,
     StepsAndPasses,
@@ -24,7 +25,6 @@ from service.ledger.budgets.event_counts import (
     merge_changes,
     negative,
 )
-from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor
 
 ChangeOf = Callable[[Sequence["PositionedSpan"]], BudgetDelta]  # what steps would change
 

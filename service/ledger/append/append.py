@@ -39,7 +39,7 @@ from service.ledger.append.state import (
 )
 from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.event_counts import StepsAndPasses, reuses_noise
+from service.ledger.budgets.steps_and_passes import StepsAndPasses, reuses_noise
 from service.ledger.incidents import DetailValue, Incident, Kind
 from service.ledger.log.leaves import Act
 from service.ledger.log.row_records import APPENDS

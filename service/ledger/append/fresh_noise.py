@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from accounting.bounds.event_bounds import REASON_NOISE_AGAIN
 from service.errors import UnsupportedEventError
 from service.ledger.append.admission import ChangeOf, PositionedSpan
-from service.ledger.budgets.event_counts import reuses_noise
+from service.ledger.budgets.steps_and_passes import reuses_noise
 
 
 def require_fresh_noise(parts: Sequence[PositionedSpan], change_of: ChangeOf) -> None:

@@ -24,7 +24,7 @@ from service.ledger.append.event_curves import EventCurve, curve_of, known_curve
 from service.ledger.append.state import DatasetState, RunState
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import BudgetAccumulator
-from service.ledger.budgets.event_counts import StepsAndPasses, by_pass, count_events
+from service.ledger.budgets.steps_and_passes import StepsAndPasses, by_pass, count_events
 from service.schemas.responses import EVERY_STEP
 
 _READING = "rdp"  # the cheapest accountant that serves every event

@@ -18,8 +18,8 @@ from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta
 from service.ledger.budgets.budget import EnforcedBudget
 from service.ledger.budgets.correction_costs import Shifts
-from service.ledger.budgets.event_counts import NONE, StepsAndPasses, by_pass
 from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor
+from service.ledger.budgets.steps_and_passes import NONE, StepsAndPasses, by_pass
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.leaves import NO_LOG, Act, DatasetLog
 from service.ledger.log.row_records import overdraft_act

@@ -23,7 +23,6 @@ from service.ledger.budgets.budget import (
     run_filter,
     run_scope,
 )
-from service.ledger.budgets.event_counts import StepsAndPasses, merge_changes
 from service.ledger.budgets.lineage import (
     ITSELF,
     RowsPerParent,
@@ -32,6 +31,7 @@ from service.ledger.budgets.lineage import (
     seen_as,
 )
 from service.ledger.budgets.pass_positions import place_of_row, position_of
+from service.ledger.budgets.steps_and_passes import StepsAndPasses, merge_changes
 from service.ledger.log.leaves import ACT, TILE, DatasetLog, act_row, entry_data, exact
 from service.ledger.log.merkle import leaf_hash
 from service.schemas.event_codec import content_of, event_of, plan_of

@@ -21,8 +21,8 @@ from service.ledger.append.state_rows import (
     write_books,
 )
 from service.ledger.budgets import correction_costs
-from service.ledger.budgets.event_counts import by_pass
 from service.ledger.budgets.lineage import rows_of
+from service.ledger.budgets.steps_and_passes import by_pass
 from service.ledger.incidents import Incident, Kind, Sparing
 from service.ledger.log.leaves import DatasetLog
 from service.ledger.lookups import VERSION_BITS

@@ -18,14 +18,14 @@ from accounting.filters import EnvelopeFilter, Filter, PassRule, Total, pass_rul
 from accounting.guarantees import Status
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.cost_cache import Cost, Quote
-from service.ledger.budgets.event_counts import (
+from service.ledger.budgets.pass_sums import PassSums
+from service.ledger.budgets.steps_and_passes import (
     EventCountDelta,
     StepsAndPasses,
     add_to,
     by_pass,
     merge_changes,
 )
-from service.ledger.budgets.pass_sums import PassSums
 
 READINGS_MAX: Final = 4  # before and after a move, spent and held
 COSTS_MAX: Final = 1024  # kept by one accumulator; further ones are computed again

@@ -22,13 +22,13 @@ from accounting.events import Event, Sampling
 from accounting.filters import EnvelopeFilter, Total, plus, times
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta
-from service.ledger.budgets.event_counts import (
+from service.ledger.budgets.pass_positions import IS_UNPLACED
+from service.ledger.budgets.steps_and_passes import (
     EventCountDelta,
     StepsAndPasses,
     by_pass,
     merge_changes,
 )
-from service.ledger.budgets.pass_positions import IS_UNPLACED
 from service.schemas.event_codec import event_of
 from service.storage.tables import branches, corrections, distinct_events, entries, run_balances
 

@@ -22,7 +22,7 @@ from accounting.events import (
 )
 from accounting.rounding import rounded_down
 from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.event_counts import EventCountDelta, StepsAndPasses, merge_changes
+from service.ledger.budgets.steps_and_passes import EventCountDelta, StepsAndPasses, merge_changes
 
 
 class RowsPerParent(NamedTuple):

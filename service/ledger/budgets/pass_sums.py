@@ -14,14 +14,14 @@ from typing import NamedTuple
 from accounting.event_counts import EventCounts, read_together
 from accounting.events import Event, Sampling, Shuffle
 from accounting.filters import PassRule, Total, plus, times
-from service.ledger.budgets.event_counts import (
+from service.ledger.budgets.passes_by_noise import LevelsChange, PassesByNoise
+from service.ledger.budgets.steps_and_passes import (
     NONE,
     EventCountDelta,
     StepsAndPasses,
     add_to,
     count_events,
 )
-from service.ledger.budgets.passes_by_noise import LevelsChange, PassesByNoise
 
 
 class _Sum(NamedTuple):

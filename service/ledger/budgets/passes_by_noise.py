@@ -9,7 +9,7 @@ from accounting.bounds.event_bounds import NoBoundError
 from accounting.event_counts import PassCounts, noise_rank
 from accounting.events import Event
 from accounting.filters import PassRule, Total, plus, times
-from service.ledger.budgets.event_counts import NONE, EventCountDelta, StepsAndPasses
+from service.ledger.budgets.steps_and_passes import NONE, EventCountDelta, StepsAndPasses
 
 _Key = tuple[float, str]
 

@@ -10,7 +10,7 @@ from service.errors import AnotherPersonError, OutOfSequenceError
 from service.ledger import dataset_settings
 from service.ledger.append.append import RECORDED_SPAN
 from service.ledger.budgets.budget import accept_of
-from service.ledger.budgets.event_counts import by_pass
+from service.ledger.budgets.steps_and_passes import by_pass
 from service.ledger.change_requests.decisions import apply_change
 from service.ledger.change_requests.messages import (
     ChangeRequestAnswer,

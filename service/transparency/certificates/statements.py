@@ -18,9 +18,9 @@ from service.errors import TooExpensiveError
 from service.guarantees.theorem_catalog import bound_answers
 from service.ledger.advisories import advisories_of
 from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.event_counts import StepsAndPasses, counts_of, merge_changes
-from service.ledger.budgets.event_counts import count_events as counted
 from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor
+from service.ledger.budgets.steps_and_passes import StepsAndPasses, counts_of, merge_changes
+from service.ledger.budgets.steps_and_passes import count_events as counted
 from service.ledger.hidden_iterates import (
     NOTHING_HIDDEN,
     Hidden,

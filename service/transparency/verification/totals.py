@@ -15,8 +15,8 @@ from service.ledger.append.admission import count_reserved
 from service.ledger.append.state_rows import VERSION, run_tally, tally_of
 from service.ledger.budgets.accumulator import BudgetAccumulator
 from service.ledger.budgets.budget import PLAN
-from service.ledger.budgets.event_counts import by_pass
 from service.ledger.budgets.pass_positions import position_of
+from service.ledger.budgets.steps_and_passes import by_pass
 from service.schemas.event_codec import MAIN, content_of, event_of, plan_of
 from service.storage.tables import (
     branches,

@@ -32,9 +32,8 @@ class StepsAndPasses:
 
 
 NONE = StepsAndPasses()
-EventCountDelta = Mapping[
-    Event, StepsAndPasses
-]  # counts may be negative: a reservation shrinks as it is used
+# Counts may be negative: a reservation shrinks as it is used.
+EventCountDelta = Mapping[Event, StepsAndPasses]
 NOTHING: Final[EventCountDelta] = {}
 
 
