@@ -1,7 +1,7 @@
 """The schema's revision; only migrations make or change a schema.
 
 Alembic is loaded where a schema is made or changed: it costs 12 MiB. A service that finds its
-schema as it must be does without, and one that does not leaves the change to another process.
+schema as it must be does without, and one without a schema leaves it to another process.
 """
 
 import os
@@ -162,16 +162,17 @@ def upgrade(
 
 
 def upgrade_apart(engine: Engine, *, allowed: Callable[[], object]) -> Callable[[], bool]:
-    """Begin what `upgrade` does in a process of its own, which takes Alembic with it.
+    """Do what `upgrade` does; a new ledger is begun by a process of its own, with Alembic in it.
 
-    The engine is disposed of. This process has no other thread until what is returned was called.
+    An older schema is changed in this process, with which a long change ends. The engine is
+    disposed of. This process has no other thread until what is returned was called.
 
     Returns:
         What waits for the end; it returns and raises as `upgrade`.
     """
     found = _revision_before(engine, new=False, allowed=allowed)
     engine.dispose()  # or both processes had the same connections
-    child = None if found == head() else os.fork()
+    child = os.fork() if found is None else None
     if child == 0:
         status = 1
         try:
@@ -181,8 +182,9 @@ def upgrade_apart(engine: Engine, *, allowed: Callable[[], object]) -> Callable[
             os._exit(status)
 
     def finished() -> bool:
-        if child is not None and os.waitpid(child, 0)[1] != 0:
-            _upgrade(engine)  # it fails, too, and says why
+        begun = child is not None and os.waitpid(child, 0)[1] == 0
+        if not begun and found != head():
+            _upgrade(engine)  # what failed in the other process fails here, too, and says why
             engine.dispose()
         return found is None
 

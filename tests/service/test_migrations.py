@@ -185,7 +185,7 @@ APART = """
 import os, sys
 from service.errors import StartupError
 from service.storage import migrations
-from service.storage.engine import connect
+from service.storage.engine import connect, transaction
 engine, upgrade, here = connect(sys.argv[1]), migrations._upgrade, os.getpid()
 """
 DONE = """
@@ -209,6 +209,13 @@ except StartupError as error:
     sys.exit(str(error) != "why")
 sys.exit(2)
 """
+OLDER = """
+with transaction(engine) as connection:
+    migrations.upgrade_within(connection, "0013")
+os.fork = None  # a process of its own would go on after this one was ended
+assert migrations.upgrade_apart(engine, allowed=lambda: None)() is False
+migrations.require_current(engine)
+"""
 NOT_ALLOWED = """
 def refuse():
     raise StartupError("no")
@@ -220,7 +227,7 @@ sys.exit(2)
 """
 
 
-@pytest.mark.parametrize("script", [DONE, KILLED, REFUSED, NOT_ALLOWED])
+@pytest.mark.parametrize("script", [DONE, KILLED, REFUSED, OLDER, NOT_ALLOWED])
 def test_another_process_may_make_the_schema(script: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", APART + script, f"sqlite:///{tmp_path / 'ledger.db'}"]
     subprocess.run(command, check=True, timeout=120)
