@@ -190,3 +190,22 @@ def test_an_envelope_of_the_planner_is_not_below_what_is_certified() -> None:
     certified = math.nextafter(0.1234, 1)
     plan = PlanEnvelope(epsilon=certified, delta=1e-5, filter="envelope", envelope=[])
     assert rounded_up(plan) == 0.1235
+
+
+def test_only_settings_are_told_to_the_nearest_digit() -> None:
+    """A limit is what was set; a delta stands beside bounds, and after "≤" stands a bound."""
+    folder = Path(formatting.__file__).parent / "web" / "dashboard" / "templates"
+    # Limits, the history of them (`one`), and the field of a form (`delta`).
+    settings = {"budget.delta", "run.budget.delta", "report.budget.delta", "one.delta", "delta"}
+    texts = {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.html")}
+    deltas = {
+        (name, told)
+        for name, text in texts.items()
+        for told in re.findall(r"([\w.]*delta) \| plain", text)
+    }
+    assert {told for _, told in deltas} == settings
+    assert {name for name, told in deltas if told == "one.delta"} == {"dataset.html"}
+    assert {name for name, told in deltas if told == "delta"} == {"compare.html"}
+    bounds = [re.findall(r"≤ \{\{[^}]*\}\}", text) for text in texts.values()]
+    assert sum(map(len, bounds)) > 3
+    assert [one for found in bounds for one in found if "| plain" in one] == []
