@@ -314,6 +314,7 @@ sa.Table(
     *_references("branch_id", "dataset_id", "event_id", "run_id"),
     sa.Index(None, "branch_id", "first_step", unique=True),
     sa.Index(None, "run_id", "sequence"),
+    sqlite_with_rowid=False,
 )
 sa.Table(
     "acts",

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, select, text
 from service.clock import now
 from service.errors import LedgerError
 from service.ledger.append.append import Append
+from service.ledger.append.rdp_reading import read_reply
 from service.ledger.append.unit_of_work import DatasetCache, UnitOfWork
 from service.ledger.branches import create_branch
 from service.ledger.datasets import create_dataset
@@ -78,7 +79,7 @@ class World:
             cache.forget()
             raise
         cache.settle(one.place[0] for one in requests)
-        return outcomes
+        return [read_reply(one) if "guarantee" in one else one for one in outcomes]
 
     def plainly(self, work: Any) -> Any:
         """In a transaction of its own, beside the books."""

@@ -22,7 +22,6 @@ from accounting.renyi.orders import ORDERS
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_up
 from service.ledger.append.event_curves import EventCurve, curve_of, known_curve
 from service.ledger.append.state import DatasetState, RunState
-from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import BudgetAccumulator
 from service.ledger.budgets.steps_and_passes import StepsAndPasses, by_pass, count_events
 from service.schemas.responses import EVERY_STEP
@@ -304,7 +303,7 @@ def read_filter(accumulator: BudgetAccumulator, delta: float) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredGuarantee:
-    """A run's guarantee at some moment that is still to be worked out, which may take time."""
+    """A run's guarantee at some moment, still to be worked out: no transaction waits for it."""
 
     run: RunState
     known: RdpEvaluator | None  # of these events, or of some of them
@@ -314,24 +313,30 @@ class DeferredGuarantee:
     delta: float
     sequence: int
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether it takes no longer than to send it."""
+        known = self.known
+        return (
+            known is not None and known.curves is not None and len(known.events) == len(self.units)
+        )
+
     def read(self) -> dict[str, Any]:
         """A GuaranteeAnswer; what it rests on is kept for the appends that follow."""
         given: dict[str, Any] = {"relation": self.relation, "accept": self.accept}
         known = self.known
         if known is None or len(known.events) != len(self.units):
             known = meter_of(self.units, delta=self.delta, known=known, **given)
-        self.run.reading = known  # a reader sees whether it is of the present events
+            self.run.reading = known  # a reader sees whether it is of the present events
         return read_guarantee(known, self.units, sequence=self.sequence, **given)
 
 
 def read_reply(answer: dict[str, Any]) -> dict[str, Any]:
-    """The AppendAnswer to what was committed, with a guarantee that no lock could wait for."""
-    return answer | {"guarantee": answer["guarantee"].read()}
-
-
-def is_unread(answer: dict[str, Any]) -> bool:
-    """Whether the guarantee is still to be worked out."""
-    return isinstance(answer["guarantee"], DeferredGuarantee)
+    """The AppendAnswer to an append, with its guarantee worked out."""
+    guarantee = answer["guarantee"]
+    if isinstance(guarantee, DeferredGuarantee):
+        return answer | {"guarantee": guarantee.read()}
+    return answer
 
 
 def reading(state: DatasetState, run: RunState) -> dict[str, Any] | DeferredGuarantee | None:
@@ -347,7 +352,7 @@ def reading(state: DatasetState, run: RunState) -> dict[str, Any] | DeferredGuar
 
 def _metered(
     state: DatasetState, run: RunState, units: dict[Event, StepsAndPasses], delta: float
-) -> dict[str, Any] | DeferredGuarantee:
+) -> DeferredGuarantee:
     known: RdpEvaluator | None = run.reading
     given: dict[str, Any] = {"relation": state.relation, "accept": state.accept}
     if known and known.form["delta"] != delta:
@@ -356,12 +361,9 @@ def _metered(
         # Events of a run are never taken off, so as many as before are the same.
         if len(known.events) < len(units) and (longer := _lengthened(known, units, **given)):
             run.reading = known = longer
-        if len(known.events) == len(units):
-            return read_guarantee(known, units, sequence=state.head, **given)
-    unread = DeferredGuarantee(
+    return DeferredGuarantee(
         run=run, known=known, units=dict(units), delta=delta, sequence=state.head, **given
     )
-    return unread if cost_cache.is_locked() else unread.read()
 
 
 def _lengthened(

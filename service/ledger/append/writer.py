@@ -34,6 +34,8 @@ _STOPPED: Final = "The thread that appends to the ledger has stopped; restart th
 _LOGGER = logging.getLogger("dpledger.writer")
 
 _Outcome = dict[str, Any] | Exception
+# What the event loop makes of an answer while the disk writes, before it is known to be committed.
+Prepare = Callable[[dict[str, Any]], Any]
 
 
 class Request(Protocol):
@@ -51,14 +53,20 @@ class Request(Protocol):
         """Do it in the states; the answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Waiting:
     request: Request
+    prepare: Prepare
     known: dict[cost_cache.Quote, Any]  # prices that were worked out for it
     loop: asyncio.AbstractEventLoop
-    answer: "asyncio.Future[dict[str, Any]]"
+    answer: "asyncio.Future[Any]"
     traceparent: str | None
     span: Any  # of a request that is traced
+    prepared: Any = None  # or why it could not be
+
+
+def _as_it_is(answer: dict[str, Any]) -> dict[str, Any]:
+    return answer
 
 
 def _unheard(_datasets: Iterable[int]) -> None:
@@ -106,8 +114,16 @@ class Writer:
         self._queue.put(None)
         self._thread.join()
 
-    async def write(self, request: Request) -> dict[str, Any]:
+    async def write(self, request: Request, prepare: Prepare = _as_it_is) -> Any:
         """Hand a request over and wait until it is committed.
+
+        Args:
+            request: to write.
+            prepare: what is to be done with its answer, at once in the event loop; done anew if
+                the transaction is tried again.
+
+        Returns:
+            What `prepare` returned; its error, too, is raised once the request is committed.
 
         Raises:
             LedgerError: it was refused, and nothing of it was written.
@@ -116,30 +132,31 @@ class Writer:
         known: dict[cost_cache.Quote, Any] = {}
         for _ in range(cost_cache.TRIES):
             try:
-                return await self._written(request, known)
+                return await self._written(request, prepare, known)
             except cost_cache.UnpricedError as lacking:  # nothing of it was written
                 release(lacking)
                 known |= await asyncio.to_thread(cost_cache.compute_costs, lacking.wanted)
         raise cost_cache.changing()
 
     async def _written(
-        self, request: Request, known: dict[cost_cache.Quote, Any]
-    ) -> dict[str, Any]:
+        self, request: Request, prepare: Prepare, known: dict[cost_cache.Quote, Any]
+    ) -> Any:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(
             request,
+            prepare,
             known,
             loop,
             loop.create_future(),
             trace_context.traceparent.get(),
             trace_context.span.get(),
         )
-        self._queue.put(waiting)
-        if self._ended:  # checked after the put: later requests get no answer
-            raise UnavailableError(_STOPPED)
         # A database that stands still says nothing, not even that it does.
         limit = loop.call_later(self._patience_seconds, _give_up, waiting.answer)
         try:
+            self._queue.put(waiting)
+            if self._ended:  # checked after the put: later requests get no answer
+                raise UnavailableError(_STOPPED)
             return await waiting.answer
         finally:
             limit.cancel()
@@ -189,16 +206,21 @@ class Writer:
 
     def _answer(self, group: Sequence[_Waiting]) -> None:
         try:
-            outcomes = self._commit(group)
+            self._commit(group)
         except LedgerError as error:  # the database does not answer: nothing was committed
-            outcomes = [error] * len(group)
+            _tell(group, [error] * len(group))
         except Exception:
             # One of them found a defect, or what is not known when it was late to say so. Nothing
             # was committed: each goes alone, and fails alone.
-            outcomes = [self._alone(waiting) for waiting in group]
-        _tell(group, outcomes)
+            for waiting in group:
+                self._alone(waiting)
 
-    def _commit(self, group: Sequence[_Waiting]) -> list[_Outcome]:
+    def _commit(self, group: Sequence[_Waiting]) -> None:
+        """Write a group in one transaction, and tell each what became of it.
+
+        Raises:
+            Exception: nothing was committed, as far as is known, and no request was told.
+        """
         moment, requests = now(), [waiting.request for waiting in group]
         started = time.perf_counter()
         known = {quote: price for waiting in group for quote, price in waiting.known.items()}
@@ -212,15 +234,31 @@ class Writer:
                 work = self._cache.open(connection, [request.place for request in requests])
                 outcomes = [_one(work, waiting, moment, state) for waiting in group]
                 changed = work.write()
+                self._name_datasets(group)
+                _in_loops(_prepare, group, outcomes)
         except BaseException:
             self._cache.forget()  # the states may differ from the database
             raise
-        self._measure(outcomes, time.perf_counter() - started)
-        self._name_datasets(group)
-        self._cache.settle({request.place[0] for request in requests})
+        seconds = time.perf_counter() - started
+        _tell(group, outcomes)
+        try:
+            self._finish(group, outcomes, changed, seconds)
+        except Exception:  # which changes nothing of what was committed and told
+            _LOGGER.exception("the writer failed after a commit")
+            self._cache.forget()
+
+    def _finish(
+        self,
+        group: Sequence[_Waiting],
+        outcomes: Sequence[_Outcome],
+        changed: Sequence[int],
+        seconds: float,
+    ) -> None:
+        """Do what no request waits for."""
+        self._measure(outcomes, seconds)
+        self._cache.settle({waiting.request.place[0] for waiting in group})
         if changed:
             self._moved(changed)
-        return outcomes
 
     def _name_datasets(self, group: Sequence[_Waiting]) -> None:
         """Tell the spans of requests which dataset they were about."""
@@ -242,11 +280,11 @@ class Writer:
             if "accepted" in one:  # an append
                 self._measures.recorded(accepted=one["accepted"], duplicates=one["duplicates"])
 
-    def _alone(self, waiting: _Waiting) -> _Outcome:
+    def _alone(self, waiting: _Waiting) -> None:
         try:
-            return self._commit([waiting])[0]
+            self._commit([waiting])
         except Exception as error:
-            return error
+            _tell([waiting], [error])
 
 
 def _one(work: UnitOfWork, waiting: _Waiting, moment: datetime, state: LedgerState) -> _Outcome:
@@ -263,13 +301,22 @@ def _one(work: UnitOfWork, waiting: _Waiting, moment: datetime, state: LedgerSta
 
 
 def _tell(group: Sequence[_Waiting], outcomes: Sequence[_Outcome]) -> None:
-    """Hand over the answers, in the event loops that wait for them."""
-    settled: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting, _Outcome]]] = {}
+    """Answer each request of a group; those that are committed were prepared before."""
+    _in_loops(_settle, group, outcomes)
+
+
+def _in_loops(
+    act: Callable[[Sequence[tuple[_Waiting, _Outcome]]], None],
+    group: Sequence[_Waiting],
+    outcomes: Sequence[_Outcome],
+) -> None:
+    """Do something in the event loops that wait for a group, after what was asked of them before."""
+    each: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting, _Outcome]]] = {}
     for waiting, outcome in zip(group, outcomes, strict=True):
-        settled.setdefault(waiting.loop, []).append((waiting, outcome))
-    for loop, each in settled.items():
+        each.setdefault(waiting.loop, []).append((waiting, outcome))
+    for loop, pairs in each.items():
         with suppress(RuntimeError):  # the loop was closed: no request waits
-            loop.call_soon_threadsafe(_settle, each)
+            loop.call_soon_threadsafe(act, pairs)
 
 
 def _give_up(answer: "asyncio.Future[dict[str, Any]]") -> None:
@@ -277,11 +324,22 @@ def _give_up(answer: "asyncio.Future[dict[str, Any]]") -> None:
         answer.set_exception(UnavailableError(LATER))
 
 
-def _settle(settled: Sequence[tuple[_Waiting, _Outcome]]) -> None:
-    for waiting, outcome in settled:
+def _prepare(pairs: Sequence[tuple[_Waiting, _Outcome]]) -> None:
+    for waiting, outcome in pairs:
+        if isinstance(outcome, Exception) or waiting.answer.done():
+            continue
+        try:
+            waiting.prepared = waiting.prepare(outcome)
+        except Exception as error:
+            waiting.prepared = error
+
+
+def _settle(pairs: Sequence[tuple[_Waiting, _Outcome]]) -> None:
+    for waiting, outcome in pairs:
         if waiting.answer.done():  # the client has gone; what it sent is recorded all the same
             continue
-        if isinstance(outcome, Exception):
-            waiting.answer.set_exception(outcome)
+        found = outcome if isinstance(outcome, Exception) else waiting.prepared
+        if isinstance(found, Exception):
+            waiting.answer.set_exception(found)
         else:
-            waiting.answer.set_result(outcome)
+            waiting.answer.set_result(found)

@@ -152,11 +152,6 @@ def cached_costs_only(known: Known) -> Iterator[None]:
         _given.reset(before)
 
 
-def is_locked() -> bool:
-    """Whether nothing may be worked out now."""
-    return _given.get() is not None
-
-
 @overload
 def ask(question: Cost, event: Event) -> Total: ...
 @overload

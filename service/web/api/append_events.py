@@ -23,7 +23,7 @@ from service.errors import InvalidRequestError, UnsupportedMediaTypeError
 from service.identity.authentication import authenticate
 from service.identity.keys import Role
 from service.ledger.append.append import Append, prepare
-from service.ledger.append.rdp_reading import is_unread, read_reply
+from service.ledger.append.rdp_reading import DeferredGuarantee, read_reply
 from service.ledger.budgets.strategies import Sensitivities
 from service.schemas.correlated.steps import MatrixGaussianMechanism
 from service.schemas.event_codec import MAIN
@@ -103,12 +103,19 @@ async def record(state: State, append: Append) -> tuple[int, bytes]:
     span = trace_context.span.get()
     if span is not None:
         span.set_attributes(_asked(append))
-    answer = await state.writer.write(append)
+    answer, content = await state.writer.write(append, _encode_quick)
     if span is not None:
         span.set_attributes({f"dpledger.{name}": answer[name] for name in _TOLD})
-    if is_unread(answer):
-        answer = await run_in_threadpool(read_reply, answer)
-    return (201 if answer["accepted"] else 200), encode(answer)
+    if content is None:
+        content = await run_in_threadpool(lambda: encode(read_reply(answer)))
+    return (201 if answer["accepted"] else 200), content
+
+
+def _encode_quick(answer: dict[str, Any]) -> tuple[dict[str, Any], bytes | None]:
+    """The answer with its content, but for a guarantee that takes time."""
+    guarantee = answer["guarantee"]
+    quick = not isinstance(guarantee, DeferredGuarantee) or guarantee.is_quick
+    return answer, (encode(read_reply(answer)) if quick else None)
 
 
 def _asked(append: Append) -> dict[str, str | int]:
