@@ -1,6 +1,6 @@
 """first schema: the tables, and the triggers that hold facts insert-only.
 
-Its number goes on from those of development, whose last schema is the same.
+Its number goes on from those of development, whose last schema is the same but for rowids.
 """
 
 import secrets
@@ -313,9 +313,8 @@ sa.Table(
     sa.CheckConstraint("steps > 0", name="steps_positive"),
     *_references("branch_id", "dataset_id", "event_id", "run_id"),
     sa.Index(None, "branch_id", "first_step", unique=True),
-    sa.Index(None, "run_id", "sequence"),
-    sqlite_with_rowid=False,
-)
+    sa.Index(None, "run_id", "sequence"), sqlite_with_rowid=False,
+)  # fmt: skip
 sa.Table(
     "acts",
     metadata,

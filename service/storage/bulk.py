@@ -50,7 +50,7 @@ def stored(connection: Connection, moment: datetime) -> datetime | str:
     """A time as the driver takes it; SQLite has text, as SQLAlchemy writes and reads it."""
     if connection.dialect.name == "postgresql":
         return moment
-    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return moment.replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 @contextmanager

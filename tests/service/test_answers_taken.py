@@ -1,5 +1,6 @@
 """Answers that nobody takes, or takes slowly, and requests that wait for no answer."""
 
+import json
 import select
 import socket
 import threading
@@ -168,3 +169,43 @@ def test_what_was_recorded_is_never_answered_by_a_refusal_of_what_follows(serve:
             base_url=address, headers=AS_ADMIN
         ) as api:  # who knows nothing sends it again
             assert append(api, event(0, 1)).status_code in (200, 201)
+
+
+def test_an_append_is_answered_in_one_write_and_as_in_two(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole: list[bool] = []
+    send_whole = Connection._send_whole
+
+    def watched_send(self: Connection, *given: Any) -> bool:
+        whole.append(send_whole(self, *given))
+        return whole[-1]
+
+    monkeypatch.setattr(Connection, "_send_whole", watched_send)
+
+    def sent(first_step: int, *, end: bool = False) -> bytes:
+        body = steps(first_step)
+        headers = [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
+        return request("POST", "/v1/runs/run/events", headers, body, end=end)
+
+    with serve() as address:
+        with httpx.Client(base_url=address, headers=AS_ADMIN) as api:
+            setup(api)
+            assert append(api, event(0, 1)).status_code == 201  # by now the key is known
+        whole.clear()
+        with Talk(address) as talk:
+            talk.send(sent(1) + sent(2) + request("GET", "/healthz") + sent(3))
+            found = [talk.answer() for _ in range(4)]
+            talk.send(sent(4, end=True))  # whose answer says that the connection is closed
+            last = talk.answer()
+            assert talk.answer() is None
+    assert whole == [True, True, True, False]
+    assert last is not None
+    assert last.headers.pop("connection") == "close"
+    told = [one for one in found if one is not None]
+    assert [one.status for one in (*told, last)] == [201, 201, 200, 201, 201]
+    for at, one in ((1, told[0]), (2, told[1]), (3, told[3])):
+        assert json.loads(one.body)["next_step"] == at + 1
+        assert list(one.headers) == list(last.headers)
+        assert one.headers["content-type"] == last.headers["content-type"]
+        assert int(one.headers["content-length"]) == len(one.body)

@@ -1,7 +1,8 @@
 """Group commit: answered after the commit, and no request fails its neighbours."""
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from service.ledger.append.append import Append
 from service.ledger.append.unit_of_work import UnitOfWork
 from service.ledger.append.writer import Writer
 from service.schemas.requests import EventMessage
+from service.storage import engine as storage_engine
 from tests.service.samples import GAUSSIAN, append, event, run, setup
 
 
@@ -35,12 +37,14 @@ def accepted(answer: Any) -> int | None:
     return answer["accepted"] if isinstance(answer, dict) else None
 
 
-def together(engine: Engine, appends: Sequence[Append]) -> list[Any]:
+def together(
+    engine: Engine, appends: Sequence[Append], prepare: Callable[[Any], Any] = dict
+) -> list[Any]:
     """Hand appends over before the thread begins, so that they share one transaction."""
 
     async def hand_over() -> list[Any]:
         writer = Writer(engine)
-        tasks = [asyncio.ensure_future(writer.write(append)) for append in appends]
+        tasks = [asyncio.ensure_future(writer.write(append, prepare)) for append in appends]
         await asyncio.sleep(0)
         writer.start()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
@@ -138,3 +142,93 @@ def test_a_transaction_that_the_database_undid_is_not_acknowledged(
     undone = engine.dialect.name == "postgresql"
     assert isinstance(answer, UnavailableError) == undone
     assert api.get("/v1/runs/run").json()["steps"] == (0 if undone else 1)
+
+
+def test_a_reply_is_prepared_while_the_disk_writes_and_told_after_it(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(api)
+    whole, written = storage_engine._commit, threading.Event()
+
+    def slow(connection: Connection) -> None:
+        assert written.wait(60)
+        whole(connection)
+
+    monkeypatch.setattr(storage_engine, "_commit", slow)
+
+    async def hand_over() -> Any:
+        prepared = asyncio.Event()
+
+        def prepare(answer: dict[str, Any]) -> int:
+            prepared.set()
+            return answer["accepted"] + 41
+
+        writer = Writer(engine)
+        writer.start()
+        task = asyncio.ensure_future(writer.write(asked(0), prepare))
+        async with asyncio.timeout(60):
+            await prepared.wait()
+        assert not task.done()  # nothing is committed yet
+        written.set()
+        answer = await task
+        await asyncio.to_thread(writer.stop)
+        return answer
+
+    assert asyncio.run(hand_over()) == 42
+    assert api.get("/v1/runs/run").json()["steps"] == 1
+
+
+def test_what_was_prepared_for_a_commit_that_failed_is_told_to_no_request(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(api)
+    whole, tries = storage_engine._commit, [0]
+
+    def failing_once(connection: Connection) -> None:
+        tries[0] += 1
+        if tries[0] == 1:
+            raise ZeroDivisionError
+        whole(connection)
+
+    monkeypatch.setattr(storage_engine, "_commit", failing_once)
+    prepared: list[int] = []
+
+    def prepare(answer: dict[str, Any]) -> tuple[int, int]:
+        prepared.append(answer["sequence"])
+        return answer["sequence"], len(prepared)
+
+    first = together(engine, [asked(0), asked(1)], prepare)
+    assert tries[0] == 3  # together, then each alone
+    assert [sequence for sequence, _ in first] == prepared[2:]
+    assert [told for _, told in first] == [3, 4]
+    assert api.get("/v1/runs/run").json()["steps"] == 2
+
+
+def test_a_reply_that_cannot_be_prepared_fails_its_request_alone(
+    api: httpx.Client, engine: Engine
+) -> None:
+    begin(api)
+
+    def prepare(answer: dict[str, Any]) -> dict[str, Any]:
+        if answer["next_step"] == 1:
+            raise ValueError("not finite")
+        return answer
+
+    first, second = together(engine, [asked(0), asked(1)], prepare)
+    assert isinstance(first, ValueError)
+    assert second["accepted"] == 1
+    assert api.get("/v1/runs/run").json()["steps"] == 2  # the first one's was committed, too
+
+
+def test_what_fails_after_a_commit_fails_no_request(
+    api: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(api)
+
+    def broken(*_given: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Writer, "_measure", broken)
+    assert [accepted(answer) for answer in together(engine, [asked(0), asked(1)])] == [1, 1]
+    assert [accepted(answer) for answer in together(engine, [asked(1), asked(2)])] == [0, 1]
+    assert api.get("/v1/runs/run").json()["steps"] == 3

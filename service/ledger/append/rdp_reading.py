@@ -357,10 +357,10 @@ def _metered(
     given: dict[str, Any] = {"relation": state.relation, "accept": state.accept}
     if known and known.form["delta"] != delta:
         known = None
-    if known and known.curves is not None:
-        # Events of a run are never taken off, so as many as before are the same.
-        if len(known.events) < len(units) and (longer := _lengthened(known, units, **given)):
-            run.reading = known = longer
+    # Events of a run are never taken off, so as many as before are the same.
+    further_ones = known and known.curves is not None and len(known.events) < len(units)
+    if known and further_ones and (longer := _lengthened(known, units, **given)):
+        run.reading = known = longer
     return DeferredGuarantee(
         run=run, known=known, units=dict(units), delta=delta, sequence=state.head, **given
     )

@@ -310,7 +310,7 @@ def _in_loops(
     group: Sequence[_Waiting],
     outcomes: Sequence[_Outcome],
 ) -> None:
-    """Do something in the event loops that wait for a group, after what was asked of them before."""
+    """Do something in the event loops that wait for a group, in the order of these calls."""
     each: dict[asyncio.AbstractEventLoop, list[tuple[_Waiting, _Outcome]]] = {}
     for waiting, outcome in zip(group, outcomes, strict=True):
         each.setdefault(waiting.loop, []).append((waiting, outcome))
