@@ -51,6 +51,12 @@ LINES: Final = (
          "test_taking.py::test_whoever_suspends_waits_for_those_who_write"),
     Line("service/transparency/recovery.py", "    hold(connection, alone=True)\n", "",
          "test_taking.py::test_whoever_suspends_waits_for_those_who_write"),
+    # No request is told before the commit, and a connection is closed where a client expects it.
+    Line("service/ledger/append/writer.py", "_in_loops(_prepare, group, outcomes)",
+         "_in_loops(_prepare, group, outcomes), _tell(group, outcomes)",
+         "test_writer.py::test_when_the_commit_fails_nobody_is_told_that_it_worked"),
+    Line("service/web/server.py", " or not cycle.keep_alive", "",
+         "test_answers_taken.py::test_an_append_is_answered_in_one_write_and_as_in_two"),
     # Keys that are unique.
     *(
         Line("service/operations/diagnostics/unique_keys.py", text, "",
