@@ -8,7 +8,7 @@ import pytest
 from accounting.accountants.best_bound import best_bound
 from accounting.events import Cyclic, Event, Gaussian, NeighboringRelation, Reshuffle, Shuffle
 from accounting.guarantees import Status
-from service.ledger.append.rdp_reading import meter_of, read_guarantee
+from service.ledger.append.rdp_reading import meter_of, read_guarantee, read_known
 from service.ledger.budgets.steps_and_passes import StepsAndPasses, count_events
 from tests.service.samples import Json, append, setup
 from tests.service.test_taken_passes import NOISE, NULL, opened, step
@@ -50,6 +50,10 @@ def test_an_answer_names_the_bounds_that_it_uses_now(first: int, then: int) -> N
         for passes in (first, then)
     )
     meter = meter_of(before, delta=1e-6, **given)
+    assert read_known(meter, before, sequence=1) == read_guarantee(
+        meter, before, sequence=1, **given
+    )
+    assert read_known(meter, after, sequence=1) is None  # the accountant has to be asked
     read = [read_guarantee(meter, one, sequence=1, **given) for one in (before, after, before)]
     for found, units in zip(read, (before, after, before), strict=True):
         right = best_bound(count_events(units), accountant="rdp", delta=1e-6, **given)
@@ -58,6 +62,7 @@ def test_an_answer_names_the_bounds_that_it_uses_now(first: int, then: int) -> N
         assert found["theorems"] == list(right.theorems)
         assert found["assumptions"] == list(right.assumptions)
     assert read[0]["status"] is not read[1]["status"]
+    assert read_known(meter, after, sequence=1) == read[1]
 
 
 def test_a_fall_that_leaves_an_event_uncounted_is_answered(api: httpx.Client) -> None:

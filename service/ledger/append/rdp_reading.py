@@ -204,27 +204,49 @@ def read_guarantee(
     sequence: int,
 ) -> dict[str, Any]:
     """A GuaranteeAnswer. Upper."""
-    delta = meter.form["delta"]
-    counts = [units[event] for event in meter.events]
-    steps = [one.steps for one in counts]
-    told = {"steps": sum(steps), "sequence": sequence}
+    known = read_known(meter, units, sequence=sequence)
+    if known is not None:
+        return known
+    form = form_of(units, relation, accept, meter.form["delta"])
     if meter.curves is None:  # what may fail, or has no bound, is asked of the accountant each time
-        return {**form_of(units, relation, accept, delta), **told}
+        steps = sum(one.steps for one in units.values())
+        return {**form, "steps": steps, "sequence": sequence}
     each_order = _at_orders(meter, meter.curves, units)
-    epsilon = _at_least_zero(rounded_up(float(each_order.min()), ulps=2))
-    form = meter.form
+    # The best order moved to where another bound is the least.
+    meter.forms[_used(meter, units, int(each_order.argmin()))] = form
+    return _answer(meter, units, each_order, form, sequence)
+
+
+def read_known(
+    meter: RdpEvaluator, units: Mapping[Event, StepsAndPasses], *, sequence: int
+) -> dict[str, Any] | None:
+    """A GuaranteeAnswer; None if the accountant has to be asked, which may take time. Upper."""
+    if meter.curves is None:
+        return None
+    each_order = _at_orders(meter, meter.curves, units)
+    form: Mapping[str, Any] | None = meter.form
     if meter.several and each_order.min() < math.inf:
-        used = _used(meter, units, int(each_order.argmin()))
-        if used not in meter.forms:  # the best order moved to where another bound is the least
-            meter.forms[used] = form_of(units, relation, accept, delta)
-        form = meter.forms[used]
+        form = meter.forms.get(_used(meter, units, int(each_order.argmin())))
+    return None if form is None else _answer(meter, units, each_order, form, sequence)
+
+
+def _answer(
+    meter: RdpEvaluator,
+    units: Mapping[Event, StepsAndPasses],
+    each_order: Array,
+    form: Mapping[str, Any],
+    sequence: int,
+) -> dict[str, Any]:
+    epsilon = _at_least_zero(rounded_up(float(each_order.min()), ulps=2))
+    steps = [units[event].steps for event in meter.events]
     unbounded = epsilon == math.inf  # which JSON cannot say, so that null does
     return {
         **form,
-        **told,
+        "steps": sum(steps),
+        "sequence": sequence,
         "epsilon": None if unbounded else epsilon,
         "reason": REASON_NONE if unbounded else None,
-        "unamplified_epsilon": _unamplified_epsilon(meter, steps, delta, _slack(meter)),
+        "unamplified_epsilon": _unamplified_epsilon(meter, steps),
     }
 
 
@@ -266,13 +288,12 @@ def _at_least_zero(epsilon: float) -> float:
     return 0.0 if epsilon < 0.0 else epsilon
 
 
-def _unamplified_epsilon(
-    meter: RdpEvaluator, steps: Sequence[int], delta: float, slack: float
-) -> float | None:
+def _unamplified_epsilon(meter: RdpEvaluator, steps: Sequence[int]) -> float | None:
     """Had every step been taken with all records. Upper, at an order that is nearly the best."""
     if meter.unamplified is None:
         return None
-    scale = float(np.array(steps, dtype=np.float64) @ meter.unamplified) * slack
+    scale = float(np.array(steps, dtype=np.float64) @ meter.unamplified) * _slack(meter)
+    delta = meter.form["delta"]
     order = 1 + math.sqrt(math.log(1 / delta) / scale) if scale else ORDER_MAX
     order = min(max(order, ORDER_MIN), ORDER_MAX)
     cost = math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
@@ -313,13 +334,11 @@ class DeferredGuarantee:
     delta: float
     sequence: int
 
-    @property
-    def is_quick(self) -> bool:
-        """Whether it takes no longer than to send it."""
-        known = self.known
-        return (
-            known is not None and known.curves is not None and len(known.events) == len(self.units)
-        )
+    def read_known(self) -> dict[str, Any] | None:
+        """A GuaranteeAnswer, or None if it takes longer than to send it."""
+        if self.known is None or len(self.known.events) != len(self.units):
+            return None
+        return read_known(self.known, self.units, sequence=self.sequence)
 
     def read(self) -> dict[str, Any]:
         """A GuaranteeAnswer; what it rests on is kept for the appends that follow."""

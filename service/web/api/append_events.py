@@ -103,7 +103,7 @@ async def record(state: State, append: Append) -> tuple[int, bytes]:
     span = trace_context.span.get()
     if span is not None:
         span.set_attributes(_asked(append))
-    answer, content = await state.writer.write(append, _encode_quick)
+    answer, content = await state.writer.write(append, _encode_known)
     if span is not None:
         span.set_attributes({f"dpledger.{name}": answer[name] for name in _TOLD})
     if content is None:
@@ -111,11 +111,13 @@ async def record(state: State, append: Append) -> tuple[int, bytes]:
     return (201 if answer["accepted"] else 200), content
 
 
-def _encode_quick(answer: dict[str, Any]) -> tuple[dict[str, Any], bytes | None]:
+def _encode_known(answer: dict[str, Any]) -> tuple[dict[str, Any], bytes | None]:
     """The answer with its content, but for a guarantee that takes time."""
     guarantee = answer["guarantee"]
-    quick = not isinstance(guarantee, DeferredGuarantee) or guarantee.is_quick
-    return answer, (encode(read_reply(answer)) if quick else None)
+    if not isinstance(guarantee, DeferredGuarantee):
+        return answer, encode(answer)
+    known = guarantee.read_known()
+    return answer, (None if known is None else encode(answer | {"guarantee": known}))
 
 
 def _asked(append: Append) -> dict[str, str | int]:
