@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 
 from service.errors import LedgerError, NotFoundError, OutOfSequenceError, UnavailableError
 from service.ledger.append.append import Append
-from service.ledger.append.unit_of_work import UnitOfWork
+from service.ledger.append.unit_of_work import DatasetCache, UnitOfWork
 from service.ledger.append.writer import Writer
 from service.schemas.requests import EventMessage
 from service.storage import engine as storage_engine
@@ -228,7 +228,7 @@ def test_what_fails_after_a_commit_fails_no_request(
     def broken(*_given: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Writer, "_measure", broken)
+    monkeypatch.setattr(DatasetCache, "settle", broken)
     assert [accepted(answer) for answer in together(engine, [asked(0), asked(1)])] == [1, 1]
     assert [accepted(answer) for answer in together(engine, [asked(1), asked(2)])] == [0, 1]
     assert api.get("/v1/runs/run").json()["steps"] == 3

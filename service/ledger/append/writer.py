@@ -239,26 +239,15 @@ class Writer:
         except BaseException:
             self._cache.forget()  # the states may differ from the database
             raise
-        seconds = time.perf_counter() - started
+        self._measure(outcomes, time.perf_counter() - started)
         _tell(group, outcomes)
-        try:
-            self._finish(group, outcomes, changed, seconds)
+        try:  # what no request waits for
+            self._cache.settle({request.place[0] for request in requests})
+            if changed:
+                self._moved(changed)
         except Exception:  # which changes nothing of what was committed and told
             _LOGGER.exception("the writer failed after a commit")
             self._cache.forget()
-
-    def _finish(
-        self,
-        group: Sequence[_Waiting],
-        outcomes: Sequence[_Outcome],
-        changed: Sequence[int],
-        seconds: float,
-    ) -> None:
-        """Do what no request waits for."""
-        self._measure(outcomes, seconds)
-        self._cache.settle({waiting.request.place[0] for waiting in group})
-        if changed:
-            self._moved(changed)
 
     def _name_datasets(self, group: Sequence[_Waiting]) -> None:
         """Tell the spans of requests which dataset they were about."""
