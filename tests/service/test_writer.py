@@ -161,7 +161,7 @@ def test_a_reply_is_prepared_while_the_disk_writes_and_told_after_it(
 
         def prepare(answer: dict[str, Any]) -> int:
             prepared.set()
-            return answer["accepted"] + 41
+            return 41 + int(answer["accepted"])
 
         writer = Writer(engine)
         writer.start()
