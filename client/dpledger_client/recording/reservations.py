@@ -70,7 +70,9 @@ class Leases:
         self._asked_spans: list[Span] = []  # of that request
         self._size = 0  # of the last one
         self._since = (monotonic(), outbox.opening.first_step)
-        self._narrow = False  # the budget had not room for a whole one
+        # Whether no more is asked for early: the budget had not room for a whole lease, or this one
+        # is for as many steps as the kind before it had.
+        self._narrow = False
         # Ends of all events that were granted and may still be open, those of returned leases, too.
         self._granted: list[int] = []
         self._began = outbox.opening.first_step  # the first step of this kind
@@ -111,7 +113,7 @@ class Leases:
         if not self._goes_on(content, first_step, steps):
             self._begin(content, first_step, steps, retries)
         self._settle(retries)
-        wanted = first_step + steps - self.end
+        wanted, used = first_step + steps - self.end, self._used
         if wanted > 0:
             try:
                 self._reserve(wanted, self._more(first_step, wanted), retries)
@@ -120,6 +122,8 @@ class Leases:
                 self._outbox.send_held(retries=retries)
                 self._begin(content, first_step, steps, retries)
                 self._reserve(steps, self._more(first_step, steps), retries)
+            if used is not None and not self._planned and self._size <= max(used, wanted):
+                self._narrow = True
 
     def extend(self, next_step: int, *, retries: int | None) -> None:
         """Get more steps admitted early; fewer if no more fit, none at the plan's end."""
@@ -139,7 +143,9 @@ class Leases:
         self.content = None
         self._settle(retries)
         while self._open:
-            self.release(self._open[-1].name, next_step - 1, retries=retries)
+            last = self._open[-1]
+            if last.end > next_step:  # else all of it was used
+                self.release(last.name, next_step - 1, retries=retries)
             self._open.pop()
         self.end, self._narrow, self._spans = next_step, False, ()
 
@@ -185,8 +191,9 @@ class Leases:
         most = most if self._fixed is None else self._fixed
         many = self._fixed is None or len(self._granted) > LEASES_MAX
         if self._used is not None and many and not self._planned:
-            # Kinds that change often: the service looks at a returned lease until it is passed.
-            most = min(most, GROWTH * self._used)
+            # Kinds that change often: a lease of as many steps as the last kind had leaves nothing
+            # to return, and the service looks at a returned lease until it is passed.
+            most = min(most, self._used)
         left = self._left_of_pass()
         return max(wanted, most if left is None else min(most, left))
 
