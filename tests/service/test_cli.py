@@ -244,9 +244,9 @@ def test_a_database_that_cannot_be_used_is_refused_in_one_line(
     (tmp_path / "text").write_text("not a database " * 100, encoding="utf-8")
     absent = "no such file" if words == ["keys", "list"] else "unable to open"
     for url, named in {
-        "anything": "database_url",
-        "mysql://here/name": "database_url",
-        "sqlite://": "database_url",
+        "anything": "DPLEDGER_DATABASE_URL",
+        "mysql://here/name": "DPLEDGER_DATABASE_URL",
+        "sqlite://": "DPLEDGER_DATABASE_URL",
         f"sqlite:///{tmp_path}/missing/ledger.db": absent,
         f"sqlite:///{tmp_path}/text": "not a database",
         f"postgresql://nobody@127.0.0.1:{free_port()}/name": "refused",
@@ -277,7 +277,7 @@ def test_serving_others_needs_a_key(tmp_path: Path) -> None:
     for content in (b"short", b"\xff\xfe" * 50):
         file.write_bytes(content)
         result = CliRunner().invoke(app, words, env={"DPLEDGER_ADMIN_KEY_FILE": str(file)})
-        assert "admin_key_file" in cause(result)
+        assert cause(result).startswith("DPLEDGER_ADMIN_KEY_FILE: ")
     missing = {"DPLEDGER_ADMIN_KEY_FILE": str(tmp_path / "missing")}
     assert "missing" in cause(CliRunner().invoke(app, words, env=missing))
     assert list(ledger.iterdir()) == []  # nothing was begun
@@ -285,11 +285,24 @@ def test_serving_others_needs_a_key(tmp_path: Path) -> None:
     assert "dpledger keys create" in cause(command(*words))
 
 
+WRONG_SETTINGS: Final = {
+    "DPLEDGER_ROLE": "both",
+    "DPLEDGER_BUDGET_THRESHOLDS": "0.5,2",
+    "DPLEDGER_DATABASE_PASSWORD_FILE": "/missing",
+    "DPLEDGER_KEY_BODY_BYTES_MAX": "1",
+}
+
+
 def test_a_setting_out_of_range_is_named(file_url: str) -> None:
     said = cause(command("serve", "--port", "99999", "--database", file_url))
-    assert said.startswith("DPLEDGER_PORT: ")
+    assert said == "DPLEDGER_PORT: must be a number from 0 to 65,535."
     result = CliRunner().invoke(app, ["migrate"], env={"DPLEDGER_BUSY_TIMEOUT_SECONDS": "nan"})
-    assert cause(result).startswith("DPLEDGER_BUSY_TIMEOUT_SECONDS: ")
+    assert cause(result).startswith(
+        "DPLEDGER_BUSY_TIMEOUT_SECONDS: must be a number from 0.1 to 60"
+    )
+    for variable, value in WRONG_SETTINGS.items():
+        result = CliRunner().invoke(app, ["migrate"], env={variable: value})
+        assert cause(result).startswith(f"{variable}: ")
 
 
 READING: Final = [
