@@ -285,6 +285,11 @@ def test_serving_others_needs_a_key(tmp_path: Path) -> None:
     assert "dpledger keys create" in cause(command(*words))
 
 
+@pytest.mark.parametrize("group", ["keys", "requests", "incidents", "signing-key"])
+def test_a_group_of_commands_offers_no_option_of_the_shell(group: str) -> None:
+    assert "completion" not in command(group, "--help").stdout
+
+
 WRONG_SETTINGS: Final = {
     "DPLEDGER_ROLE": "both",
     "DPLEDGER_BUDGET_THRESHOLDS": "0.5,2",
