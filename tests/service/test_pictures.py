@@ -1,6 +1,7 @@
 """What is drawn of a dataset's spending and of its family."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -116,3 +117,19 @@ def test_a_large_family_is_drawn_in_part_and_never_without_the_dataset() -> None
     assert [box.name for box in drawn.boxes if box.own] == ["child-19"]
     assert sum(box.name is None for box in drawn.boxes) == 1
     assert len(drawn.lines) == len(drawn.boxes) - 1
+
+
+@pytest.mark.parametrize(
+    ("minutes", "written"),
+    [(3, "08:0[0-3]:00"), (60, "0[89]:[0-6]0"), (9 * 1440, r"\d\d [A-Z][a-z]{2}")],
+)
+def test_dates_of_a_chart_differ(minutes: int, written: str) -> None:
+    begins = START.replace(hour=8, minute=0, second=0)
+    moments = replace(spent(0.0, 1.0).moments[0], at=begins)
+    found = replace(spent(0.0, 1.0), moments=(moments,))
+    drawn = spending_chart.draw_spending(
+        found, [limit(None, 0)], begins + timedelta(minutes=minutes)
+    )
+    labels = [tick.label for tick in drawn.dates]
+    assert len(set(labels)) == len(labels)
+    assert all(re.fullmatch(written, label) for label in labels)

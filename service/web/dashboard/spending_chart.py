@@ -152,6 +152,8 @@ def _ticks(frame: _Frame, *, in_percent: bool) -> tuple[Tick, ...]:
 def _dates(frame: _Frame) -> tuple[Tick, ...]:
     whole = frame.ends - frame.begins
     form = "%H:%M" if whole < timedelta(days=2) else "%d %b"
+    if whole < timedelta(minutes=DATES):  # or dates would be the same minute
+        form = "%H:%M:%S"
     if whole > timedelta(days=300):
         form = "%b %Y"
     return tuple(
