@@ -67,7 +67,7 @@ def test_the_present_limit_is_level_and_its_changes_are_marked() -> None:
     (height,) = set(re.findall(r"M250 ([\d.]+)H1000", drawn.limit))
     assert float(height) == pytest.approx(spending_chart.HEIGHT * (1 - 1 / 1.06), abs=0.1)
     assert [(mark.number, mark.x) for mark in drawn.marks] == [(1, 250.0), (2, 500.0)]
-    assert [tick.label for tick in drawn.ticks] == ["50 %", "100 %"]
+    assert [tick.label for tick in drawn.ticks] == ["50\u202f%", "100\u202f%"]
     assert not drawn.limit_is_far
 
 
@@ -76,7 +76,7 @@ def test_a_limit_far_above_is_not_drawn_but_marked() -> None:
     small = spent(0.0, 1e-5, 2e-5)
     drawn = spending_chart.draw_spending(small, changes, START + timedelta(days=4))
     assert (drawn.limit, drawn.limit_is_far, len(drawn.marks)) == ("", True, 1)
-    assert drawn.ticks[-1].label == "0.002 %"
+    assert drawn.ticks[-1].label == "0.002\u202f%"
 
 
 def test_without_a_limit_an_epsilon_is_drawn() -> None:
