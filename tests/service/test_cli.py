@@ -285,31 +285,6 @@ def test_serving_others_needs_a_key(tmp_path: Path) -> None:
     assert "dpledger keys create" in cause(command(*words))
 
 
-@pytest.mark.parametrize("group", ["keys", "requests", "incidents", "signing-key"])
-def test_a_group_of_commands_offers_no_option_of_the_shell(group: str) -> None:
-    assert "completion" not in command(group, "--help").stdout
-
-
-WRONG_SETTINGS: Final = {
-    "DPLEDGER_ROLE": "both",
-    "DPLEDGER_BUDGET_THRESHOLDS": "0.5,2",
-    "DPLEDGER_DATABASE_PASSWORD_FILE": "/missing",
-    "DPLEDGER_KEY_BODY_BYTES_MAX": "1",
-}
-
-
-def test_a_setting_out_of_range_is_named(file_url: str) -> None:
-    said = cause(command("serve", "--port", "99999", "--database", file_url))
-    assert said == "DPLEDGER_PORT: must be a number from 0 to 65,535."
-    result = CliRunner().invoke(app, ["migrate"], env={"DPLEDGER_BUSY_TIMEOUT_SECONDS": "nan"})
-    assert cause(result).startswith(
-        "DPLEDGER_BUSY_TIMEOUT_SECONDS: must be a number from 0.1 to 60"
-    )
-    for variable, value in WRONG_SETTINGS.items():
-        result = CliRunner().invoke(app, ["migrate"], env={variable: value})
-        assert cause(result).startswith(f"{variable}: ")
-
-
 READING: Final = [
     ["keys", "list"], ["keys", "rotate", "a"], ["keys", "revoke", "a"], ["audit"], ["backup", "to"],
     ["restate", "--dry-run"], ["recover", "--reason", "r"], ["as-new-ledger", "--reason", "r"],
