@@ -188,7 +188,7 @@ def four_digits_up(value: float) -> str:
 
 def percent_rounded_up(share: float) -> str:
     """A share in percent with three digits for a sentence, never less than it is."""
-    return f"{trimmed(_UP_3.multiply(Decimal(share), Decimal(100)))} %"
+    return f"{trimmed(_UP_3.multiply(Decimal(share), Decimal(100)))}{NARROW}%"
 
 
 def one_in(delta: float) -> str:

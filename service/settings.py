@@ -11,7 +11,9 @@ from sqlalchemy.exc import ArgumentError
 
 from service.errors import StartupError
 
-ADDRESS_FORMS: Final = "database_url: sqlite:///FILE or postgresql://USER@HOST/NAME."
+ADDRESS_FORMS: Final = (
+    "DPLEDGER_DATABASE_URL or --database: sqlite:///FILE or postgresql://USER@HOST/NAME."
+)
 SIGNING_KEY_SUFFIX: Final = ".signing_key"  # of the file beside a SQLite ledger
 START_TOKEN_SUFFIX: Final = ".token"  # noqa: S105 (of a file beside it, too)
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -128,13 +130,17 @@ class Settings(BaseSettings):
         """The database's URL, with the password from its file if there is one.
 
         Raises:
-            OSError: the file cannot be read.
-            StartupError: the URL is none.
+            StartupError: the URL is none, or the file cannot be read.
         """
         if self.database_password_file is None:
             return self.database_url
         # Line ends alone are dropped, as by the PostgreSQL image, which reads the same file.
-        password = self.database_password_file.read_text(encoding="utf-8").rstrip("\n")
+        try:
+            password = self.database_password_file.read_text(encoding="utf-8").rstrip("\n")
+        except OSError as error:
+            raise StartupError(f"DPLEDGER_DATABASE_PASSWORD_FILE: {error}") from None
+        except UnicodeDecodeError:  # its words have a part of what the file holds
+            raise StartupError("DPLEDGER_DATABASE_PASSWORD_FILE: the file is not UTF-8.") from None
         address = address_of(self.database_url).set(password=password)
         return address.render_as_string(hide_password=False)
 

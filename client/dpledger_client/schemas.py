@@ -114,7 +114,7 @@ def poisson(
         ValueError: not exactly one of the two is given, or it is out of range.
     """
     if (sampling_probability is None) == (expected_batch_size is None):
-        raise ValueError("Give sampling_probability or expected_batch_size, not both.")
+        raise ValueError("Give exactly one of sampling_probability and expected_batch_size.")
     if expected_batch_size is not None:
         size = _positive("expected_batch_size", expected_batch_size)
         return {"kind": "poisson", "expected_batch_size": size}

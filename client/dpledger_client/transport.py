@@ -82,7 +82,9 @@ class Transport:
             api_key = self._key_file.read()
         url = httpx.URL(base_url)
         if url.scheme not in ("http", "https") or not url.host or url.userinfo:
-            raise ValueError("base_url must be an http or https address, without a password.")
+            raise ValueError(
+                "The address (base_url, DPLEDGER_URL) must be of http or https, without a password."
+            )
         # httpx would put an ill-formed header, and the key with it, into its error message.
         if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
             raise ValueError("api_key must be printable ASCII without line breaks.")

@@ -8,7 +8,9 @@ import typer
 from service.cli.service_client import Service, UrlOption, exit_on_refusal, named
 
 incidents = typer.Typer(
-    help="Incidents: list them, and say what was done about them.", no_args_is_help=True
+    help="Incidents: list them, and say what was done about them.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 _COLUMNS: Final = ("id", "state", "kind", "dataset", "run", "assignee", "occurred_at")
 IncidentArgument = Annotated[

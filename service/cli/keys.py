@@ -8,7 +8,9 @@ import typer
 from service.cli.options import DatabaseOption, failed, open_ledger
 from service.errors import InvalidRequestError, LedgerError
 
-keys = typer.Typer(help="API keys: create, list, rotate, revoke.", no_args_is_help=True)
+keys = typer.Typer(
+    help="API keys: create, list, rotate, revoke.", no_args_is_help=True, add_completion=False
+)
 ExpiresOption = Annotated[
     str | None,
     typer.Option("--expires", help="days from now, or when in UTC: 2027-01-31 or 2027-01-31T12:00"),
@@ -18,10 +20,10 @@ ExpiresOption = Annotated[
 @keys.command("create")
 def create_key(
     scope: Annotated[str, typer.Option(help="viewer, trainer, owner, approver or admin")],
-    name: Annotated[str, typer.Option(help="name of its holder")],
+    name: Annotated[str, typer.Option(help="name of the key; the logs keep acts under it")],
     person: Annotated[
         str | None,
-        typer.Option(help="who holds it; keys of one person approve nothing of each other"),
+        typer.Option(help="who holds it (default: --name); one person approves nothing of its own"),
     ] = None,
     dataset: Annotated[
         list[str] | None, typer.Option(help="limit the key to this dataset; may be repeated")
@@ -71,7 +73,9 @@ def list_keys(database: DatabaseOption = None) -> None:
 @keys.command("rotate")
 def rotate_key(
     name: Annotated[str, typer.Argument(help="the key's name")],
-    grace_seconds: Annotated[int, typer.Option(help="how long the old secret still works")] = 3600,
+    grace_seconds: Annotated[
+        int, typer.Option(help="how long the old secret still works; 0 to 30 days")
+    ] = 3600,
     expires: ExpiresOption = None,
     database: DatabaseOption = None,
 ) -> None:

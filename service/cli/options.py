@@ -1,6 +1,6 @@
 """What commands begin with: settings from options, an open database; and how they fail."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -36,10 +36,19 @@ def settings_of(**given: Any) -> Any:
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        fault = error.errors()[0]
-        raise failed(
-            f"DPLEDGER_{'.'.join(map(str, fault['loc'])).upper()}: {fault['msg']}"
-        ) from None
+        raise failed(_fault_of(error.errors()[0], Settings.model_fields)) from None
+
+
+def _fault_of(fault: Any, fields: Mapping[str, Any]) -> str:
+    """The variable that is wrong, and what it may be."""
+    name = str(fault["loc"][0])
+    allowed = str(fault["msg"]).replace("Input should be", "must be")
+    limits = fields[name].metadata
+    least = next((one.ge for one in limits if hasattr(one, "ge")), None)
+    most = next((one.le for one in limits if hasattr(one, "le")), None)
+    if least is not None and most is not None:
+        allowed = f"must be a number from {least:,} to {most:,}"
+    return f"DPLEDGER_{name.upper()}: {allowed}."
 
 
 def open_engine(database: str | None, *, new: bool = False) -> Any:

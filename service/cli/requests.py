@@ -12,6 +12,7 @@ from service.cli.service_client import Service, UrlOption, exit_on_refusal, name
 requests = typer.Typer(
     help="Change requests: ask for another limit, and decide what others ask for.",
     no_args_is_help=True,
+    add_completion=False,
 )
 _COLUMNS: Final = (
     "id", "state", "kind", "dataset", "target", "person", "reason", "requested_at", "decided_by",

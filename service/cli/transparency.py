@@ -12,7 +12,9 @@ from service.cli.options import DatabaseOption, failed, ready_engine, settings_o
 from service.errors import LedgerError, StartupError
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="reason, for the log")]
-signing_key = typer.Typer(help="The signing key: create, show.", no_args_is_help=True)
+signing_key = typer.Typer(
+    help="The signing key: create, show.", no_args_is_help=True, add_completion=False
+)
 
 
 def _signer(database: str | None) -> Any:

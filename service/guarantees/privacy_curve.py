@@ -16,7 +16,7 @@ from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status, weakest
 from accounting.privacy_profile import Profile, rate_grid
-from service.formatting import percent_rounded_up, trimmed
+from service.formatting import NARROW, percent_rounded_up, trimmed
 from service.guarantees.recorded_facts import run_facts
 from service.ledger.budgets.budget import accept_of
 from service.ledger.lookups import dataset_of, find_run
@@ -243,7 +243,7 @@ def membership_of(curve: Curve) -> Membership:
 
 def _sentence(wrong: float, found: float) -> str:
     rate = trimmed(Decimal(repr(wrong)) * 100)
-    said = f"An attacker who is wrong {rate} % of the time on non-members finds"
+    said = f"An attacker who is wrong {rate}{NARROW}% of the time on non-members finds"
     if found >= _EVERYBODY:
         return f"{said} possibly every member: nothing less is proved."
     return f"{said} at most {percent_rounded_up(found)} of members."

@@ -30,7 +30,9 @@ def _read_key(file: Path) -> str:
     try:
         key = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"admin_key_file: {error}") from None
+        raise StartupError(f"DPLEDGER_ADMIN_KEY_FILE: {error}") from None
     if len(key) < KEY_LENGTH_MIN:
-        raise StartupError(f"admin_key_file: a key has at least {KEY_LENGTH_MIN} characters.")
+        raise StartupError(
+            f"DPLEDGER_ADMIN_KEY_FILE: a key has at least {KEY_LENGTH_MIN} characters."
+        )
     return key

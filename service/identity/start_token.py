@@ -53,15 +53,15 @@ class StartToken:
                     secret_files.create(path, f"dpl_{secrets.token_urlsafe(BYTES)}")
             text = secret_files.read_secret(path, bytes_max=FILE_BYTES_MAX)
         except SecretFileError as error:
-            raise StartupError(f"start_token_file: {error}.") from None
+            raise StartupError(f"DPLEDGER_START_TOKEN_FILE: {error}.") from None
         except OSError as error:
             raise StartupError(
-                f"start_token_file: {path}: {error.strerror}. There is no key yet: name a file "
-                "that can be written in DPLEDGER_START_TOKEN_FILE, or create a key with "
-                "`dpledger keys create --scope admin --name admin`."
+                f"DPLEDGER_START_TOKEN_FILE: {path}: {error.strerror}. There is no key yet: name a "
+                "file that can be written, or create a key with `dpledger keys create --scope "
+                "admin --name admin`."
             ) from None
         if not _FORM.fullmatch(text):
-            raise StartupError(f"start_token_file: {path} holds no token; remove it.")
+            raise StartupError(f"DPLEDGER_START_TOKEN_FILE: {path} holds no token; remove it.")
         return cls(text, path.absolute())
 
 

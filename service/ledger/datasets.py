@@ -253,7 +253,7 @@ def filter_record(
     try:
         chosen = choose(kind, orders=orders, epsilon=epsilon, delta=delta)
     except ValueError as error:
-        raise InvalidRequestError("budget.orders", str(error)) from None
+        raise InvalidRequestError("budget.orders", str(error).removeprefix("orders: ")) from None
     if chosen.status not in accept and budget is not None:
         raise InvalidRequestError(
             "budget.filter", f"its theorem is {chosen.status}, which accept does not list"

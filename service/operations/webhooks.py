@@ -60,9 +60,11 @@ def webhooks_of(settings: Settings) -> Webhooks:
     """
     targets = tuple(dict.fromkeys(_target(address) for address in settings.webhooks))
     if len(targets) > TARGETS_MAX:
-        raise StartupError(f"webhooks: {TARGETS_MAX} addresses at most.")
+        raise StartupError(f"DPLEDGER_WEBHOOKS: {TARGETS_MAX} addresses at most.")
     if unknown := set(settings.webhook_kinds) - set(Kind):
-        raise StartupError(f"webhook_kinds: {sorted(unknown)[0]!r} is none of {', '.join(Kind)}.")
+        raise StartupError(
+            f"DPLEDGER_WEBHOOK_KINDS: {sorted(unknown)[0]!r} is none of {', '.join(Kind)}."
+        )
     kinds = frozenset(Kind(kind) for kind in settings.webhook_kinds or Kind)
     return Webhooks(targets, kinds, _signing_key(settings) if targets else b"")
 
@@ -70,42 +72,48 @@ def webhooks_of(settings: Settings) -> Webhooks:
 def _target(address: str) -> SplitResult:
     # Addresses are not repeated in a refusal: some hold a secret in their path.
     if not address.isascii() or not address.isprintable() or " " in address:
-        raise StartupError("webhooks: an address has only printable ASCII characters.")
+        raise StartupError("DPLEDGER_WEBHOOKS: an address has only printable ASCII characters.")
     try:
         target = urlsplit(address)
         host, _ = target.hostname, target.port
     except ValueError:
-        raise StartupError("webhooks: an address is not a URL.") from None
+        raise StartupError("DPLEDGER_WEBHOOKS: an address is not a URL.") from None
     if not host:
-        raise StartupError("webhooks: an address names no host.")
+        raise StartupError("DPLEDGER_WEBHOOKS: an address names no host.")
     if "@" in target.netloc:
-        raise StartupError("webhooks: an address holds no user and no password.")
+        raise StartupError("DPLEDGER_WEBHOOKS: an address holds no user and no password.")
     if target.scheme != "https" and not (target.scheme == "http" and is_loopback(host)):
-        raise StartupError("webhooks: an address begins with https; on loopback also with http.")
+        raise StartupError(
+            "DPLEDGER_WEBHOOKS: an address begins with https; on loopback also with http."
+        )
     if target.fragment:
-        raise StartupError("webhooks: an address has no fragment.")
+        raise StartupError("DPLEDGER_WEBHOOKS: an address has no fragment.")
     return target
 
 
 def _signing_key(settings: Settings) -> bytes:
     if settings.webhook_secret_file is None:
-        raise StartupError("webhooks: name a file with their secret, webhook_secret_file.")
+        raise StartupError(
+            "DPLEDGER_WEBHOOKS: name a file with their secret in DPLEDGER_WEBHOOK_SECRET_FILE."
+        )
     try:
         secret = settings.webhook_secret_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"webhook_secret_file: {error}") from None
+        raise StartupError(f"DPLEDGER_WEBHOOK_SECRET_FILE: {error}") from None
     if len(secret) < SECRET_LENGTH_MIN:
         raise StartupError(
-            f"webhook_secret_file: a secret has at least {SECRET_LENGTH_MIN} characters."
+            f"DPLEDGER_WEBHOOK_SECRET_FILE: a secret has at least {SECRET_LENGTH_MIN} characters."
         )
     if not secret.startswith(ENCODED):
         return secret.encode()
     try:
         key = base64.b64decode(secret.removeprefix(ENCODED), validate=True)
     except ValueError:
-        raise StartupError(f"webhook_secret_file: base64 follows {ENCODED}.") from None
+        raise StartupError(f"DPLEDGER_WEBHOOK_SECRET_FILE: base64 follows {ENCODED}.") from None
     if len(key) < KEY_BYTES_MIN:
-        raise StartupError(f"webhook_secret_file: a key has at least {KEY_BYTES_MIN} bytes.")
+        raise StartupError(
+            f"DPLEDGER_WEBHOOK_SECRET_FILE: a key has at least {KEY_BYTES_MIN} bytes."
+        )
     return key
 
 

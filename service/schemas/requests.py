@@ -316,7 +316,7 @@ class NewReservation(Body):
     @model_validator(mode="after")
     def _one_of_both(self) -> "NewReservation":
         if (self.event is None) == (self.events is None):
-            raise PydanticCustomError("one_of_both", "give event or events, not both")
+            raise PydanticCustomError("one_of_both", "give exactly one of event and events")
         if len(self.parts) > 1 and len(self.name) > PARTED_NAME_MAX:
             raise PydanticCustomError(
                 "long_name", f"of several events has a name of at most {PARTED_NAME_MAX} characters"

@@ -115,7 +115,7 @@ class PoissonSampling(Wire):
     def _one_of_two(self) -> "PoissonSampling":
         if (self.sampling_probability is None) == (self.expected_batch_size is None):
             raise PydanticCustomError(
-                "one_of_two", "give sampling_probability or expected_batch_size, not both"
+                "one_of_two", "give exactly one of sampling_probability and expected_batch_size"
             )
         return self
 

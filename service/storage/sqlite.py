@@ -175,7 +175,7 @@ def sqlite_engine(address: URL, wait: float, *, new: bool, **pool: Any) -> Engin
         StartupError: it is no file.
     """
     if not address.database or address.database == ":memory:":
-        raise StartupError("database_url: SQLite needs a file; memory forgets the ledger.")
+        raise StartupError("DPLEDGER_DATABASE_URL: SQLite needs a file; memory forgets the ledger.")
     engine = create_engine(
         address.set(drivername="sqlite+pysqlite"),
         **pool,

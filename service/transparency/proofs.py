@@ -72,7 +72,7 @@ def inclusion(
     tree = Tree(connection, row.id, row.log_size)
     size = _size(row.log_size, size, "query.size")
     if (sequence is None) == (position is None):
-        raise InvalidRequestError("query.sequence", "give it, or position, and not both")
+        raise InvalidRequestError("query.sequence", "give exactly one of sequence and position")
     if sequence is not None:
         if not 1 <= sequence <= row.head_sequence:
             raise NotFoundError("There is no such entry.")

@@ -70,7 +70,7 @@ class Signer:
         try:
             secret_files.create(path, to_text(key))
         except OSError as error:
-            raise StartupError(f"signing_key_file: {path}: {error.strerror}") from None
+            raise StartupError(f"signing key: {path}: {error.strerror}") from None
         return cls(key)
 
     @classmethod
@@ -98,11 +98,11 @@ class Signer:
         try:
             raw = to_bytes(path.read_text(encoding="ascii").strip())
         except OSError as error:
-            raise StartupError(f"signing_key_file: {path}: {error.strerror}") from None
+            raise StartupError(f"signing key: {path}: {error.strerror}") from None
         except ValueError:
-            raise StartupError(f"signing_key_file: {path} holds no key.") from None
+            raise StartupError(f"signing key: {path} holds no key.") from None
         if len(raw) != KEY_SIZE:
-            raise StartupError(f"signing_key_file: {path} holds no key of {KEY_SIZE} bytes.")
+            raise StartupError(f"signing key: {path} holds no key of {KEY_SIZE} bytes.")
         return cls(raw)
 
     @property

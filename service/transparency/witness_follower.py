@@ -30,7 +30,9 @@ def follower_of(settings: Settings, engine: Engine, signer: Signer | None) -> "F
     if settings.witness_file is None:
         return None
     if signer is None:
-        raise StartupError("witness_file: nothing signs for it; set DPLEDGER_SIGNING_KEY_FILE too.")
+        raise StartupError(
+            "DPLEDGER_WITNESS_FILE: nothing signs for it; set DPLEDGER_SIGNING_KEY_FILE too."
+        )
     found = Follower(engine, signer, settings.witness_file, seconds=settings.witness_seconds)
     found.begin()
     return found
@@ -105,7 +107,7 @@ class Follower:
             self.look()
         except (WitnessError, OSError) as error:
             self.close()
-            raise StartupError(f"witness_file: {error}") from None
+            raise StartupError(f"DPLEDGER_WITNESS_FILE: {error}") from None
 
     def start(self) -> None:
         """Go on looking in the background."""

@@ -297,7 +297,7 @@ def test_a_key_file_with_a_guessable_key_is_refused(
 ) -> None:
     file = tmp_path / "key"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(StartupError, match="admin_key_file"):
+    with pytest.raises(StartupError, match="DPLEDGER_ADMIN_KEY_FILE"):
         create_app(Settings(database_url=database_url, host=ANYWHERE, admin_key_file=file))
     assert dump(engine)["api_keys"] == []
 

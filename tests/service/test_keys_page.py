@@ -64,6 +64,8 @@ def test_keys_are_found_by_name_person_scope_and_state(office: httpx.Client) -> 
 
 
 def test_the_page_of_a_key_names_its_person(office: httpx.Client) -> None:
+    listed = office.get("/keys", params={"name": "cluster-02"}).text
+    assert '<td data-label="Person">cluster-02</td>' in listed
     for key, person in (("admin", "ada"), ("cluster-02", "cluster-02")):
         said = words(office.get(f"/keys/{key}").text)
         assert f"Person {person} Begins with" in said

@@ -143,7 +143,7 @@ def test_tests_refuse_a_database_that_was_not_made_for_them() -> None:
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://a@b/c"])
 def test_only_a_sqlite_file_or_postgres_is_a_database(url: str) -> None:
-    with pytest.raises(StartupError, match="database_url"):
+    with pytest.raises(StartupError, match="DPLEDGER_DATABASE_URL"):
         connect(url)
 
 

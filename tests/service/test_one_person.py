@@ -229,7 +229,7 @@ def test_pages_say_it_with_the_same_numbers(api: httpx.Client, engine: Engine) -
         text = text_of(api.get(path).text)
         assert sentence in text
         for row in rows:
-            assert f"{row.case} {row.epsilon} {row.found}" in text
+            assert " ".join(f"{row.case} {row.epsilon} {row.found}".split()) in text
     assert sentence in text_of(api.get("/runs/run/report").text)
     for path in ("/datasets/data/report", "/runs/run/report", "/datasets/data/proved"):
         assert " spent" not in text_of(api.get(path).text)

@@ -1,6 +1,7 @@
 """What is drawn of a dataset's spending and of its family."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -66,7 +67,7 @@ def test_the_present_limit_is_level_and_its_changes_are_marked() -> None:
     (height,) = set(re.findall(r"M250 ([\d.]+)H1000", drawn.limit))
     assert float(height) == pytest.approx(spending_chart.HEIGHT * (1 - 1 / 1.06), abs=0.1)
     assert [(mark.number, mark.x) for mark in drawn.marks] == [(1, 250.0), (2, 500.0)]
-    assert [tick.label for tick in drawn.ticks] == ["50 %", "100 %"]
+    assert [tick.label for tick in drawn.ticks] == ["50\u202f%", "100\u202f%"]
     assert not drawn.limit_is_far
 
 
@@ -75,7 +76,7 @@ def test_a_limit_far_above_is_not_drawn_but_marked() -> None:
     small = spent(0.0, 1e-5, 2e-5)
     drawn = spending_chart.draw_spending(small, changes, START + timedelta(days=4))
     assert (drawn.limit, drawn.limit_is_far, len(drawn.marks)) == ("", True, 1)
-    assert drawn.ticks[-1].label == "0.002 %"
+    assert drawn.ticks[-1].label == "0.002\u202f%"
 
 
 def test_without_a_limit_an_epsilon_is_drawn() -> None:
@@ -116,3 +117,19 @@ def test_a_large_family_is_drawn_in_part_and_never_without_the_dataset() -> None
     assert [box.name for box in drawn.boxes if box.own] == ["child-19"]
     assert sum(box.name is None for box in drawn.boxes) == 1
     assert len(drawn.lines) == len(drawn.boxes) - 1
+
+
+@pytest.mark.parametrize(
+    ("minutes", "written"),
+    [(3, "08:0[0-3]:00"), (60, "0[89]:[0-6]0"), (9 * 1440, r"\d\d [A-Z][a-z]{2}")],
+)
+def test_dates_of_a_chart_differ(minutes: int, written: str) -> None:
+    begins = START.replace(hour=8, minute=0, second=0)
+    moments = replace(spent(0.0, 1.0).moments[0], at=begins)
+    found = replace(spent(0.0, 1.0), moments=(moments,))
+    drawn = spending_chart.draw_spending(
+        found, [limit(None, 0)], begins + timedelta(minutes=minutes)
+    )
+    labels = [tick.label for tick in drawn.dates]
+    assert len(set(labels)) == len(labels)
+    assert all(re.fullmatch(written, label) for label in labels)

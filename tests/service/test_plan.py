@@ -186,7 +186,7 @@ def test_a_plan_may_name_its_accountant(api: httpx.Client, accountant: str) -> N
         ({}, [event(0, 5, mechanism=ANY_NOISE)], "body.events[0].mechanism.noise_multiplier",
          "required"),
         ({}, [without(event(0, 5), STEPS)], "body.events[0].steps", "required"),
-        ({}, [event(0, 5, sampling=ANY_RATE)], "body.events[0].sampling", "give sampling"),
+        ({}, [event(0, 5, sampling=ANY_RATE)], "body.events[0].sampling", "give exactly one of"),
         ({}, [event(0, 5, mechanism=ANY_NOISE | {NOISE: None})],
          "body.events[0].mechanism.noise_multiplier", "number"),
     ],

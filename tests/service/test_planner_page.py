@@ -177,6 +177,9 @@ def test_schemes_stand_side_by_side_the_best_first(api: httpx.Client) -> None:
     assert len(finite) >= 8
     assert all(row["reason"] for row in rows[len(finite) :])
     assert all(0 < row["share"] <= 1 for row in rows[: len(finite)])
+    page = api.get("/planner/answer", params={"derived": "1", **SMALL}).text  # without scripts
+    section = page[page.index('id="schemes-title"') : page.index('id="code-title"')]
+    assert section.count("quick, ") == len(finite)
 
 
 def test_what_does_not_fit_is_told_with_what_would(api: httpx.Client) -> None:

@@ -203,6 +203,11 @@ def test_reservations_are_counted_in_a_datasets_statement_and_said_to_be(
     found = of_dataset(engine)
     assert (found.headline.epsilon or 0) > (of_run(engine).headline.epsilon or 0)
     assert "count as if they had" in told(found)
+    page = " ".join(api.get("/datasets/data/report").text.split())
+    ran = api.get("/v1/datasets/data/guarantee").json()["without_reservations"]["epsilon"]
+    assert f"have not run count here; without them ε is at most {formatting.up(ran)}." in page
+    assert api.post("/v1/reservations/ahead:void", json={"reason": "done"}).status_code == 200
+    assert "without them ε" not in api.get("/datasets/data/report").text
 
 
 def test_what_is_hidden_is_said_to_be_assumed_once_it_is(api: httpx.Client, engine: Engine) -> None:

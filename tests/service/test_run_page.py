@@ -131,8 +131,8 @@ def test_the_meaning_is_the_curve_of_the_api_in_words(api: httpx.Client) -> None
     assert found["curve"] == api.get("/v1/runs/run/curve", params={"points": 200}).json()
     (one,) = [each for each in found["sentences"] if each["false_positive_rate"] == 0.01]
     said = re.fullmatch(
-        r"An attacker who is wrong 1 % of the time on non-members finds at most ([\d.]+) % of "
-        r"members\.", one["text"],
+        r"An attacker who is wrong 1\u202f% of the time on non-members finds at most "
+        r"([\d.]+)\u202f% of members\.", one["text"],
     )  # fmt: skip
     assert said
     assert 0 <= float(said[1]) / 100 - one["true_positive_rate"] < 1e-3

@@ -70,7 +70,7 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "key"
     Signer.create(path)
     before = path.read_bytes()
-    with pytest.raises(StartupError, match=f"^signing_key_file: {path}: File exists$"):
+    with pytest.raises(StartupError, match=f"^signing key: {path}: File exists$"):
         Signer.create(path)
     assert path.read_bytes() == before
 
@@ -81,14 +81,14 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
 def test_a_file_that_holds_no_key_is_refused_and_not_shown(tmp_path: Path, content: str) -> None:
     path = tmp_path / "key"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(StartupError, match="signing_key_file") as refused:
+    with pytest.raises(StartupError, match="signing key") as refused:
         Signer.load(path)
     assert content.strip() == "" or content not in str(refused.value)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(StartupError, match=f"^signing_key_file: {path}: [A-Z][a-z ]+$"):
+        with pytest.raises(StartupError, match=f"^signing key: {path}: [A-Z][a-z ]+$"):
             Signer.load(path)
 
 

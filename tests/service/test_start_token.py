@@ -161,7 +161,7 @@ def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(StartupError, match="start_token_file"):
+    with pytest.raises(StartupError, match="DPLEDGER_START_TOKEN_FILE"):
         StartToken.load_or_create(path)
 
 
@@ -171,7 +171,7 @@ def test_a_link_a_folder_and_a_pipe_are_no_token_files(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name in ("link", "folder", "pipe", "absent/token"):
-        with pytest.raises(StartupError, match="start_token_file"):
+        with pytest.raises(StartupError, match="DPLEDGER_START_TOKEN_FILE"):
             StartToken.load_or_create(tmp_path / name)
 
 

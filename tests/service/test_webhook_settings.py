@@ -77,10 +77,10 @@ def test_a_weak_secret_keeps_the_service_from_starting(
 
 
 def test_an_address_needs_a_secret_and_known_kinds_and_few_others(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match="webhook_secret_file"):
+    with pytest.raises(StartupError, match="DPLEDGER_WEBHOOK_SECRET_FILE"):
         webhooks_of(Settings(webhooks=("https://example.org",)))
     absent = tmp_path / "absent"
-    with pytest.raises(StartupError, match="webhook_secret_file"):
+    with pytest.raises(StartupError, match="DPLEDGER_WEBHOOK_SECRET_FILE"):
         webhooks_of(Settings(webhooks=("https://example.org",), webhook_secret_file=absent))
     with pytest.raises(StartupError, match="unheard"):
         webhooks_of(Settings(webhook_kinds=("overdraft", "unheard-of")))

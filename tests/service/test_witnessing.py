@@ -190,7 +190,7 @@ def test_a_witness_that_cannot_be_believed_stops_the_start(
     settings = Settings(
         database_url=database_url, signing_key_file=tmp_path / "signing_key", witness_file=path
     )
-    with pytest.raises(StartupError, match="witness_file"):
+    with pytest.raises(StartupError, match="DPLEDGER_WITNESS_FILE"):
         create_app(settings)
     assert standing(engine).state == "open"
     assert signer is not None

@@ -29,7 +29,7 @@ def negative_binomial_trials(
             mean.
     """
     if (halting_probability is None) == (mean is None):
-        raise ValueError("Give halting_probability or mean, not both.")
+        raise ValueError("Give exactly one of halting_probability and mean.")
     if not -1 < shape <= 100:
         raise ValueError("shape must be above -1 and at most 100.")
     gamma = _solved(shape, mean) if halting_probability is None else halting_probability

@@ -35,7 +35,8 @@ def require_several(settings: Settings) -> None:
     """
     if address_of(settings.database_url).get_backend_name() == "sqlite":
         raise StartupError(
-            "workers: SQLite has one writer at a time, so several processes need PostgreSQL."
+            "DPLEDGER_WORKERS: SQLite has one writer at a time, so several processes need "
+            "PostgreSQL."
         )
 
 

@@ -155,7 +155,7 @@ def dataset_report(
         headline=headline,
         delta_was_set=own is not None,
         person=promise_of_dataset(connection, dataset, headline, reserved=True),
-        shown=f"everything that all recorded training on the dataset {name} has produced, together",
+        shown=f"everything together that all recorded training on the dataset {name} has produced",
         remarks=[
             *_dataset_remarks(connection, dataset, headline, states),
             *happened(counts),

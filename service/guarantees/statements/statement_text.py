@@ -12,6 +12,7 @@ from sqlalchemy import Row
 
 from accounting.events import NeighboringRelation
 from service.formatting import (
+    NARROW,
     NO_BOUND,
     bound_reason,
     charged_of,
@@ -120,7 +121,7 @@ def shown_of_run(name: str, found: GuaranteeAnswer) -> str:
         return f"the final model of the run {name}, and none of its earlier states"
     if found.release == "every_pass":
         return f"the models that the run {name} showed at the ends of its passes, and no others"
-    return f"every model that the run {name} has produced, step by step"
+    return f"every model that the run {name} has produced at any step"
 
 
 def promised(
@@ -168,11 +169,11 @@ def _factor(epsilon: float, delta: float) -> str:
 
 def attack_sentence(found: float) -> str:
     """What an attacker finds at FALSE_ALARMS; given the share of people, upper."""
-    begin = f"An attacker with a false-positive rate of {100 * FALSE_ALARMS:g} % finds "
+    begin = f"An attacker with a false-positive rate of {100 * FALSE_ALARMS:g}{NARROW}% finds "
     most = "possibly all" if found >= _EVERYBODY else f"at most {percent_rounded_up(found)}"
     return (
         f"{begin}{most} of the people in the data; who guesses without the result finds "
-        f"{100 * FALSE_ALARMS:g} %."
+        f"{100 * FALSE_ALARMS:g}{NARROW}%."
     )
 
 

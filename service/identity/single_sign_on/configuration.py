@@ -117,11 +117,11 @@ def read_configuration(path: Path) -> Configuration:
         with path.open("rb") as file:
             return Configuration.model_validate(tomllib.load(file))
     except OSError as error:
-        raise StartupError(f"identity_file: {path}: {error.strerror}.") from None
+        raise StartupError(f"DPLEDGER_IDENTITY_FILE: {path}: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise StartupError(f"identity_file: {path} is not TOML: {error}.") from None
+        raise StartupError(f"DPLEDGER_IDENTITY_FILE: {path} is not TOML: {error}.") from None
     except ValidationError as error:
         first = fault_list(list(error.errors()))[0]
         raise StartupError(
-            f"identity_file: {path}: {first['location']}: {first['message']}."
+            f"DPLEDGER_IDENTITY_FILE: {path}: {first['location']}: {first['message']}."
         ) from None

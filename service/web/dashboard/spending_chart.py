@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from service.clock import utc
-from service.formatting import TIMES_FROM
+from service.formatting import NARROW, TIMES_FROM
 from service.guarantees.spending_history import Moment, Spending
 from service.ledger.dataset_settings import SettingsAnswer
 from service.web.dashboard.line_chart import round_step
@@ -138,7 +138,7 @@ def _marks(changes: Sequence[SettingsAnswer], frame: _Frame) -> tuple[Mark, ...]
 
 def _ticks(frame: _Frame, *, in_percent: bool) -> tuple[Tick, ...]:
     """Lines at round numbers."""
-    unit, sign = (100, " %") if in_percent else (1, "")
+    unit, sign = (100, f"{NARROW}%") if in_percent else (1, "")
     if in_percent and frame.top > TIMES_FROM:
         unit, sign = 1, " times"
     step = round_step(unit * frame.top / TICKS)
@@ -152,6 +152,8 @@ def _ticks(frame: _Frame, *, in_percent: bool) -> tuple[Tick, ...]:
 def _dates(frame: _Frame) -> tuple[Tick, ...]:
     whole = frame.ends - frame.begins
     form = "%H:%M" if whole < timedelta(days=2) else "%d %b"
+    if whole < timedelta(minutes=DATES):  # or dates would be the same minute
+        form = "%H:%M:%S"
     if whole > timedelta(days=300):
         form = "%b %Y"
     return tuple(

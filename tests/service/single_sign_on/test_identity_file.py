@@ -59,13 +59,13 @@ def test_a_file_with_a_provider_and_a_grant_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_file_may_not_say(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(StartupError, match="identity_file") as refused:
+    with pytest.raises(StartupError, match="DPLEDGER_IDENTITY_FILE") as refused:
         read(tmp_path, text)
     assert words in str(refused.value)
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match=r"identity_file: .*No such file"):
+    with pytest.raises(StartupError, match=r"DPLEDGER_IDENTITY_FILE: .*No such file"):
         read_configuration(tmp_path / "none.toml")
 
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ CHART_SECONDS: Final = 0.2  # of processor time for lines that are not known yet
 CHART_AGE_SECONDS: Final = 60.0  # that a line is shown again if there is no time for a new one
 CHART_TOP: Final = 1.5  # of the capacity
 _YOUNG_SECONDS: Final = 2 * 86_400.0  # a chart of less time names the minute, not the year
+_FIRST_SECONDS: Final = 240.0  # of less time the second, or dates would be the same minute
 CHARTS_MAX: Final = 2_000  # lines that are kept; a few kilobytes each
 _Line = tuple[tuple[float, float], ...]
 
@@ -118,7 +119,7 @@ def overview_chart(request: Request, viewer: PageViewer, database: Database) -> 
         if points
     ]
     begins = min((line.points[0][0] for line in lines), default=present)
-    word_x = _minute if present - begins < _YOUNG_SECONDS else _day
+    word_x = _word_of(present - begins)
     chart = draw_lines(
         lines, stairs=False, top=CHART_TOP, limit=1.0, word_x=word_x, word_y=percent_up
     )
@@ -146,9 +147,20 @@ def _ended(line: ChartLine) -> datetime | None:
     return datetime.fromtimestamp(max(finite), UTC) if finite else None
 
 
+def _word_of(seconds: float) -> Callable[[float], str]:
+    """How a moment is written on a chart of so much time."""
+    if seconds < _FIRST_SECONDS:
+        return _second
+    return _minute if seconds < _YOUNG_SECONDS else _day
+
+
 def _day(timestamp: float) -> str:
     return f"{datetime.fromtimestamp(timestamp, UTC):%d %b %Y}"
 
 
 def _minute(timestamp: float) -> str:
     return f"{datetime.fromtimestamp(timestamp, UTC):%d %b %H:%M}"
+
+
+def _second(timestamp: float) -> str:
+    return f"{datetime.fromtimestamp(timestamp, UTC):%H:%M:%S}"
