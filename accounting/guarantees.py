@@ -189,7 +189,7 @@ class Guarantee:
     neighboring_relation: NeighboringRelation
     headline: Bound | None
     reason: str | None  # why epsilon is None
-    unamplified_epsilon: float | None  # nats, upper; the same events with sampling full
+    unamplified_epsilon: float | None  # nats, upper; the same events, whatever was drawn
     # Nats; what Poisson accounting would claim where batches were not Poisson-sampled but taken in
     # turn. It bounds nothing; None where the question does not arise.
     poisson_would_say: float | None = None
@@ -223,13 +223,18 @@ def covering(first: Guarantee, second: Guarantee) -> Guarantee:
 
     Of what bounds from above the larger is taken, bound by bound; of lower bounds the smaller.
     Where an epsilon was asked for, each account has a delta of its own: what is lost at the smaller
-    one need not be lost at the larger, which is told, so that nothing bounds it from below.
+    one need not be lost at the larger, which is told, so that nothing bounds it from below. The
+    larger bound holds for the other account by what proves the smaller one, and rests on both.
     """
     more, less = (first, second) if _rank(first) >= _rank(second) else (second, first)
     known = more.headline is not None and less.headline is not None
     lower = _least(first.epsilon_lower, second.epsilon_lower)
+    headline = more.headline
+    if headline is not None and less.headline is not None:
+        headline = _resting_on(headline, less.headline)
     return replace(
         more,
+        headline=headline,
         epsilon_lower=lower if known and _rank(less)[1] >= _rank(more)[1] else None,
         unamplified_epsilon=_most(first.unamplified_epsilon, second.unamplified_epsilon),
         alternatives=tuple(
@@ -254,10 +259,22 @@ def _like(bound: Bound, other: Guarantee) -> Bound | None:
 
 
 def _both(first: Bound, second: Bound) -> Bound:
-    larger = max(first, second, key=lambda one: (one.epsilon, one.delta))
+    smaller, larger = sorted((first, second), key=lambda one: (one.epsilon, one.delta))
     lower = _least(first.epsilon_lower, second.epsilon_lower)
-    at_its_delta = min(first.delta, second.delta) >= larger.delta
-    return replace(larger, epsilon_lower=lower if at_its_delta else None)
+    covers = _resting_on(larger, smaller)
+    return replace(covers, epsilon_lower=lower if smaller.delta >= larger.delta else None)
+
+
+def _resting_on(bound: Bound, other: Bound) -> Bound:
+    """A bound that holds only where another one does, too."""
+    adaptive = bound.valid_for is other.valid_for is ValidFor.ADAPTIVE
+    return replace(
+        bound,
+        theorems=tuple(dict.fromkeys((*bound.theorems, *other.theorems))),
+        status=weakest([bound.status, other.status]),
+        assumptions=tuple(sorted({*bound.assumptions, *other.assumptions})),
+        valid_for=ValidFor.ADAPTIVE if adaptive else ValidFor.FIXED_SCHEDULE,
+    )
 
 
 def _least(first: float | None, second: float | None) -> float | None:

@@ -198,6 +198,27 @@ def test_each_accountant_beside_holds_for_both_accounts_or_is_left_out() -> None
     ]
 
 
+def test_what_covers_two_accounts_rests_on_the_theorems_of_both() -> None:
+    proved = replace(
+        made(1.0),
+        theorems=("proved",),
+        status=Status.DERIVED,
+        assumptions=(Assumption.SECRET_ORDER,),
+    )
+    larger = replace(
+        made(2.0), assumptions=(Assumption.POISSON_SAMPLING,), valid_for=ValidFor.ADAPTIVE
+    )
+    rest = replace(proved, accountant="rdp", epsilon=3.0), replace(larger, accountant="rdp")
+    less, more = told(proved, rest[0]), told(larger, rest[1])
+    for found in (covering(less, more), covering(more, less)):
+        assert found.headline is not None
+        for bound, epsilon in ((found.headline, 2.0), (found.alternatives[0], 3.0)):
+            assert (bound.epsilon, bound.status) == (epsilon, Status.DERIVED)
+            assert set(bound.theorems) == {"some", "proved"}
+            assert bound.assumptions == (Assumption.POISSON_SAMPLING, Assumption.SECRET_ORDER)
+            assert bound.valid_for is ValidFor.FIXED_SCHEDULE
+
+
 def test_an_account_without_a_finite_bound_has_the_last_word() -> None:
     finite, infinite = told(made(2.0), lower=1.0), told(None, made(5.0, "pld"))
     for found in (covering(finite, infinite), covering(infinite, finite)):

@@ -198,6 +198,26 @@ def test_no_name_of_a_version_excuses_a_number_that_this_one_cannot_prove(
 
 
 @pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize("version", ["0.0.1", "99.0"])
+def test_what_an_epsilon_rests_on_is_noted_where_another_version_is_to_have_said_it(
+    engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    def stated(*given: Any) -> list[Statement]:
+        first, *others = statements_of(*given)
+        return [first.model_copy(update={"status": "derived", "assumptions": []}), *others]
+
+    monkeypatch.setattr("service.transparency.certificates.issue.affordable_statements", stated)
+    monkeypatch.setattr(
+        "service.transparency.certificates.issue.VERSIONS",
+        {"dpledger": version, "numpy": "2", "scipy": "1", "python": "3"},
+    )
+    found = verify_bytes(certified(engine, signer), public_key=signer.public_key)
+    (note,) = [one for one in found.notes if "not as version" in one]
+    assert note.startswith("delta 1e-05, best: status and assumptions not as version")
+    assert note.endswith(f"verify with the version that it names, {version}")
+
+
+@pytest.mark.usefixtures("ledger")
 def test_a_certificate_names_the_versions_that_computed_it_and_nothing_else(
     engine: Engine, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

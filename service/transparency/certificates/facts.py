@@ -18,7 +18,7 @@ from service.ledger.incidents import Kind
 from service.ledger.lookups import dataset_of, find_dataset, find_run
 from service.ledger.views import dataset_answer
 from service.schemas.correlated.strategies import named_in
-from service.schemas.event_codec import event_of
+from service.schemas.event_codec import content_of, event_of
 from service.storage.tables import (
     change_decisions,
     change_requests,
@@ -269,13 +269,24 @@ def _reserved(connection: Connection, dataset: Row[Any]) -> list[dict[str, Any]]
     if len(found) > DISTINCT_MAX:
         raise TooExpensiveError(f"A certificate has at most {DISTINCT_MAX} different events.")
     anew = held_anew(connection, dataset.id, dataset.dataset_size).passes
+    known = {event_of(row.content, dataset.dataset_size) for row in found}
+    # Within a pass whose order may be used elsewhere steps count none as they were recorded, and
+    # passes of another event where a correction says that they begin one.
+    others = sorted(anew.keys() - known, key=content_of)
     return [
-        {
-            "steps": row.reserved_steps,
-            "passes": row.reserved_passes,
-            "begun": row.reserved_begun,
-            "passes_anew": anew.get(event_of(row.content, dataset.dataset_size), 0),
-            **json.loads(row.content),
-        }
-        for row in found
+        *(
+            {
+                "steps": row.reserved_steps,
+                "passes": row.reserved_passes,
+                "begun": row.reserved_begun,
+                "passes_anew": anew.get(event_of(row.content, dataset.dataset_size), 0),
+                **json.loads(row.content),
+            }
+            for row in found
+        ),
+        *(
+            {"steps": 0, "passes": 0, "begun": 0, "passes_anew": anew[event]}
+            | json.loads(content_of(event))
+            for event in others
+        ),
     ]

@@ -36,6 +36,7 @@ _NUMBERS: Final = (
     "epsilon", "epsilon_lower", "unamplified_epsilon", "corrected_epsilon", "so_far_epsilon",
 )  # fmt: skip
 _WORDS: Final = frozenset(Statement.model_fields) - frozenset(_NUMBERS)
+_RESTS_ON: Final = ("status", "assumptions", "theorems", "valid_for")  # what an epsilon is worth
 _COUNTED: Final = ("steps", "planned_steps", "release")  # follow from the facts in every version
 
 
@@ -184,13 +185,18 @@ def _require_numbers(certificate: Certificate, found: Verified) -> None:
         raise InvalidCertificateError(f"facts: they cannot be accounted: {error}") from None
     if [_place(one) for one in again] != [_place(one) for one in certificate.statements]:
         raise InvalidCertificateError("statements: not one for each delta and accountant")
-    stated = certificate.versions["dpledger"]
+    stated, here = certificate.versions["dpledger"], accounting.__version__
     for one, computed in zip(certificate.statements, again, strict=True):
-        fault = compared(one, computed, stated_by=stated, here=accounting.__version__)
+        fault = compared(one, computed, stated_by=stated, here=here)
         if fault is not None:
             raise InvalidCertificateError(f"statements: {_place(one)}: {fault}")
         found.checks.append(f"{_place(one)}: {_bracket(one)}, computed again {_bracket(computed)}")
-    _require_derived(certificate, same=stated == accounting.__version__)
+        if other := [name for name in _RESTS_ON if getattr(one, name) != getattr(computed, name)]:
+            found.notes.append(
+                f"{_place(one)}: {' and '.join(other)} not as version {here} has them; verify with "
+                f"the version that it names, {stated}"
+            )
+    _require_derived(certificate, same=stated == here)
 
 
 def _require_derived(certificate: Certificate, *, same: bool) -> None:
