@@ -189,7 +189,7 @@ class Guarantee:
     neighboring_relation: NeighboringRelation
     headline: Bound | None
     reason: str | None  # why epsilon is None
-    unamplified_epsilon: float | None  # nats, upper; the same events, whatever was drawn
+    unamplified_epsilon: float | None  # nats, upper; the same events with sampling full
     # Nats; what Poisson accounting would claim where batches were not Poisson-sampled but taken in
     # turn. It bounds nothing; None where the question does not arise.
     poisson_would_say: float | None = None

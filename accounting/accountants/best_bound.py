@@ -19,15 +19,12 @@ from accounting.accountants.best_first import (
 from accounting.accountants.event_grouping import DISTINCT_MAX, GroupedEvents, group_events
 from accounting.accountants.grouped_bounds import rough_lower_end
 from accounting.accountants.queries import Query, lower_end
-from accounting.bounds.event_bounds import sensitivity_of
-from accounting.bounds.gdp_bounds import step_reach
 from accounting.event_counts import EventCounts
 from accounting.events import (
     Cyclic,
     Event,
     Full,
     Gaussian,
-    Laplace,
     NeighboringRelation,
     Poisson,
     PrivateSelection,
@@ -35,7 +32,6 @@ from accounting.events import (
 )
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
 from accounting.math_library import require_accurate_library
-from accounting.rounding import rounded_down
 from accounting.work_limit import WorkCounter, attempted, left, limited
 
 R = TypeVar("R")
@@ -44,7 +40,6 @@ BEST: Final = "best"
 # Where everything that is known is so many times the lower end, more is looked for: bounds of every
 # status that may be accepted, and a better lower end.
 WIDE: Final = 2.0
-NOISE_LEAST: Final = 1e-100  # that an event may have; it has no finite epsilon
 
 
 def guarantee(
@@ -328,7 +323,7 @@ def _unamplified_epsilon(
     """Epsilon of the same steps had every record taken part in each. Upper; None if infinite."""
     if delta is None or not 0 < delta < 1:
         return None
-    whole_counts = as_if_unsampled(counts, relation)
+    whole_counts = as_if_unsampled(counts)
     question = Query(relation=relation, accept=DEFAULT_ACCEPT, delta=delta, epsilon=None)
     found, _ = bounds_of(whole_counts, question, ("gdp",))  # exact where it applies
     if not all(isinstance(event.mechanism, Gaussian) for event in whole_counts.steps):
@@ -336,25 +331,16 @@ def _unamplified_epsilon(
     return found[0].epsilon if found else None
 
 
-def as_if_unsampled(counts: EventCounts, relation: NeighboringRelation) -> EventCounts:
-    """The ledger as full batches in which a record moves each sum as far as it may. Upper.
+def as_if_unsampled(counts: EventCounts) -> EventCounts:
+    """The ledger had every record taken part in each step, which tells no less. Upper.
 
     Args:
         counts: units of each distinct event.
-        relation: which records may differ.
     """
     steps: Counter[Event] = Counter()
     for event, count in counts.steps.items():
-        steps[_unsampled(event, relation)] += count
+        mechanism = event.mechanism
+        if isinstance(mechanism, PrivateSelection):
+            mechanism = replace(mechanism, base=replace(mechanism.base, sampling=Full()))
+        steps[Event(mechanism=mechanism, sampling=Full())] += count
     return EventCounts(steps=dict(steps))
-
-
-def _unsampled(event: Event, relation: NeighboringRelation) -> Event:
-    mechanism = event.mechanism
-    bounds = step_reach(event.sampling, relation) / sensitivity_of(relation)
-    if isinstance(mechanism, PrivateSelection):
-        mechanism = replace(mechanism, base=_unsampled(mechanism.base, relation))
-    elif isinstance(mechanism, Gaussian | Laplace) and bounds > 1:
-        noise = max(NOISE_LEAST, rounded_down(mechanism.noise_multiplier / bounds))
-        mechanism = replace(mechanism, noise_multiplier=noise)
-    return Event(mechanism=mechanism, sampling=Full())

@@ -80,23 +80,6 @@ def reach(sampling: Sampling, relation: NeighboringRelation) -> float:
             assert_never(sampling)
 
 
-def step_reach(sampling: Sampling, relation: NeighboringRelation) -> float:
-    """How far one record can move the sum of a step, in norm bounds, whatever was drawn. Upper.
-
-    Where a record is missing from a batch, another one may be there in its place.
-    """
-    alone, grows = sensitivity_of(relation), relation is ADD_OR_REMOVE_ONE
-    match sampling:
-        case PoissonUnit():
-            return alone * sampling.rows
-        case WithReplacement():
-            return sampling.batch_size * (2.0 if grows else alone)
-        case FixedSize() | TruncatedPoisson() | NonUniform() | Cyclic() | Shuffle():
-            return 2.0 if grows else alone
-        case _:
-            return alone
-
-
 def _why_not(
     sampling: FixedSize | NonUniform | Cyclic | Shuffle | MinSeparation | CyclicPoisson,
 ) -> str:

@@ -247,7 +247,7 @@ def test_a_selection_adds_up_with_other_steps() -> None:
 
 def test_all_records_taking_part_in_each_trial_costs_more() -> None:
     event = selection(STEP.mechanism, STEP.sampling, 10)
-    (whole,) = as_if_unsampled(count_events([[Span(event=event, steps=1)]]), ADD).steps
+    (whole,) = as_if_unsampled(count_events([[Span(event=event, steps=1)]])).steps
     assert whole == selection(STEP.mechanism, Full(), 10)
 
 

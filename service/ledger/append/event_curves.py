@@ -11,8 +11,8 @@ from accounting.bounds.event_bounds import (
     accepted,
     failure,
     least_curve,
+    sensitivity_of,
 )
-from accounting.bounds.gdp_bounds import step_reach
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import Event, Gaussian, NeighboringRelation
 from accounting.guarantees import Status
@@ -60,7 +60,7 @@ def curve_of(
     mechanism, (bound, *others) = event.mechanism, bounds
     unamplified = None
     if isinstance(mechanism, Gaussian):
-        unamplified = 0.5 * (step_reach(event.sampling, relation) / mechanism.noise_multiplier) ** 2
+        unamplified = 0.5 * (sensitivity_of(relation) / mechanism.noise_multiplier) ** 2
     basis = (bound.theorem.id, *(one.id for one in bound.premises), bound.assumptions)
     curve = least_curve(bounds)
     used = sum(2**n * (one.loss == curve) for n, one in enumerate(bounds)) if others else None
