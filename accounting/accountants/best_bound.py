@@ -27,11 +27,13 @@ from accounting.events import (
     Gaussian,
     NeighboringRelation,
     Poisson,
+    PoissonUnit,
     PrivateSelection,
     Shuffle,
 )
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
 from accounting.math_library import require_accurate_library
+from accounting.rounding import rounded_down
 from accounting.work_limit import WorkCounter, attempted, left, limited
 
 R = TypeVar("R")
@@ -40,6 +42,7 @@ BEST: Final = "best"
 # Where everything that is known is so many times the lower end, more is looked for: bounds of every
 # status that may be accepted, and a better lower end.
 WIDE: Final = 2.0
+NOISE_LEAST: Final = 1e-100  # below which no epsilon is finite
 
 
 def guarantee(
@@ -332,15 +335,25 @@ def _unamplified_epsilon(
 
 
 def as_if_unsampled(counts: EventCounts) -> EventCounts:
-    """The ledger had every record taken part in each step, which tells no less. Upper.
+    """The ledger of full batches: of the same steps, had every record taken part in each.
+
+    It bounds no other: where a record's absence lets another into a batch, that may lose more.
 
     Args:
         counts: units of each distinct event.
     """
     steps: Counter[Event] = Counter()
     for event, count in counts.steps.items():
-        mechanism = event.mechanism
-        if isinstance(mechanism, PrivateSelection):
-            mechanism = replace(mechanism, base=replace(mechanism.base, sampling=Full()))
-        steps[Event(mechanism=mechanism, sampling=Full())] += count
+        steps[_unsampled(event)] += count
     return EventCounts(steps=dict(steps))
+
+
+def _unsampled(event: Event) -> Event:
+    mechanism, sampling = event.mechanism, event.sampling
+    if isinstance(mechanism, PrivateSelection):
+        mechanism = replace(mechanism, base=_unsampled(mechanism.base))
+    elif isinstance(mechanism, Gaussian) and isinstance(sampling, PoissonUnit):
+        # All rows of a record take part.
+        noise = max(NOISE_LEAST, rounded_down(mechanism.noise_multiplier / sampling.rows))
+        mechanism = replace(mechanism, noise_multiplier=noise)
+    return Event(mechanism=mechanism, sampling=Full())
