@@ -206,6 +206,7 @@ def test_a_parents_record_with_several_rows_joins_full_batches_with_all_of_them(
     full = guarantee(whole, relation=REPLACE_ONE, delta=DELTA, accountant="gdp")
     assert answer.epsilon_lower is not None
     assert full.epsilon is not None
+    assert answer.unamplified_epsilon is not None
     assert answer.unamplified_epsilon == pytest.approx(full.epsilon, rel=1e-12)
     assert answer.unamplified_epsilon >= full.epsilon > answer.epsilon_lower
 
