@@ -111,7 +111,7 @@ def calibrate(
     def excess(value: float) -> float:
         bound = best_bound(
             counts_at(value), relation=relation, delta=delta, accept=accept, accountant=accountant,
-            floor=False,
+            with_lower=False,
         )  # fmt: skip
         reached = math.inf if bound is None else bound.epsilon
         return _log_ratio(reached, epsilon)

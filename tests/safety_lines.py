@@ -217,7 +217,7 @@ STOPPED: Final[dict[str, dict[str, str]]] = {
         "not 1 <= len(array) <= STEPS_MAX": WHOLE,
     },
     "accounting/shuffling/allocation.py": {
-        "not (noise_multiplier <= NOISE_MAX and 1 <= steps <= FLOOR_STEPS_MAX)": LOOKED,
+        "not (noise_multiplier <= NOISE_MAX and 1 <= steps <= LOWER_STEPS_MAX)": LOOKED,
         "not NOISE_MIN <= sigma <= NOISE_MAX": LOOKED,
     },
     "accounting/shuffling/clones.py": {

@@ -117,17 +117,17 @@ CALLS: Final[dict[str, tuple[Callable[..., object], dict[str, Any]]]] = {
         shuffled_allocation.random_allocation_pairs,
         {"noise_multiplier": 2.0, "steps_per_pass": 4, "participations": 2},
     ),
-    "allocation_floor": (
-        shuffled_allocation.allocation_floor,
+    "allocation_lower_pair": (
+        shuffled_allocation.allocation_lower_pair,
         {"noise_multiplier": 2.0, "steps_per_pass": 4, "steps": 4},
     ),
     "clones": (clones.clones_epsilon, {"epsilon0": 0.1, "delta": 1e-5, "steps_per_pass": 1000}),
     "shuffle_delta": (
-        lambda **given: full.shuffle_delta_floor(**FLOOR, **given),
+        lambda **given: full.shuffle_lower_delta(**FLOOR, **given),
         {"epsilon": 1.0, "batches": 4, "steps": 4},
     ),
     "shuffle_epsilon": (
-        lambda **given: full.shuffle_epsilon_floor(**FLOOR, **given),
+        lambda **given: full.shuffle_lower_epsilon(**FLOOR, **given),
         {"delta": 1e-5, "batches": 4, "steps": 4},
     ),
     "union_filter": (

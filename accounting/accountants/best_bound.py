@@ -139,7 +139,7 @@ def with_odometer(
             delta=delta,
             accept=ACCEPTABLE,
             accountant=ODOMETER,
-            floor=False,
+            with_lower=False,
         ),
     )
     return found if read is None else replace(found, alternatives=(*found.alternatives, read))
@@ -153,19 +153,19 @@ def best_bound(
     epsilon: float | None = None,
     accept: frozenset[Status] = DEFAULT_ACCEPT,
     accountant: str = BEST,
-    floor: bool = True,
+    with_lower: bool = True,
     share: float = 1.0,
 ) -> Bound | None:
     """The headline of a guarantee, to the same bits, without what would stand beside it.
 
-    Args and errors are those of guarantee, and floor: whether its own lower bound is wanted.
+    Args and errors are those of guarantee, and with_lower: whether its own lower bound is wanted.
 
     Returns:
         The bound, or None where no accepted one is finite.
     """
     counts, rounded = _few(counts)
     asked = _question(relation, delta, epsilon, accept, rounded)
-    question = replace(asked, floor=floor, share=share)
+    question = replace(asked, with_lower=with_lower, share=share)
     found = best_first(counts, question, _names(accountant))
     return found[0] if found else None
 
@@ -173,8 +173,10 @@ def best_bound(
 def with_lower_bound(bound: Bound, counts: EventCounts, *, relation: NeighboringRelation) -> Bound:
     """A headline of a ledger with a lower end beside it alone, where that takes little work."""
     few, rounded = _few(counts)
-    floor = few if rounded is None else rounded.rough_lower
-    lower = attempted(work_budgets.LOWER_END, lambda: lower_end([bound], bound, floor, relation))
+    lower_counts = few if rounded is None else rounded.rough_lower
+    lower = attempted(
+        work_budgets.LOWER_END, lambda: lower_end([bound], bound, lower_counts, relation)
+    )
     return replace(bound, epsilon_lower=lower)
 
 
@@ -242,21 +244,21 @@ def _lower(
 ) -> float | None:
     """The best proved lower end beside a headline; a rougher one, too, where that is far below."""
     relation, rounded = question.relation, question.rounded
-    floor = counts if rounded is None else rounded.lower
+    lower_counts = counts if rounded is None else rounded.lower
     least = work_budgets.LOWER_END if len(counts.steps) > 1 else work_budgets.LOWER_END_OF_ONE_EVENT
     found = [
         purse.pays(
             work_budgets.LOWER_BOUND,
-            lambda: lower_end(known, headline, floor, relation),
+            lambda: lower_end(known, headline, lower_counts, relation),
             0 if rounded else least,
         )
     ]
     if found == [None] and rounded is not None:
-        floor = rounded.rough_lower
+        lower_counts = rounded.rough_lower
         found.append(
             purse.pays(
                 work_budgets.LOWER_BOUND,
-                lambda: lower_end(known, headline, floor, relation),
+                lambda: lower_end(known, headline, lower_counts, relation),
                 work_budgets.ROUGH_LOWER_END,
             )
         )
@@ -264,7 +266,7 @@ def _lower(
     if len(counts.steps) > 1 and (lower is None or _is_wide(known, lower)):
         rougher = purse.pays(
             work_budgets.LOWER_END,
-            lambda: rough_lower_end(headline, floor, relation),
+            lambda: rough_lower_end(headline, lower_counts, relation),
             work_budgets.LOWER_END,
         )
         lower = max((one for one in (lower, rougher) if one is not None), default=None)
@@ -289,7 +291,9 @@ def _poisson_would_say(
     claimed = as_if_poisson(counts)
     if claimed is None:
         return None
-    question = Query(relation=relation, accept=ACCEPTABLE, delta=delta, epsilon=None, floor=False)
+    question = Query(
+        relation=relation, accept=ACCEPTABLE, delta=delta, epsilon=None, with_lower=False
+    )
     asked = ("rdp",) if names == ("rdp",) else ("pld", "rdp")
     found, _ = bounds_of(claimed, question, asked)
     return found[0].epsilon if found else None

@@ -100,7 +100,7 @@ def of_any_status(
     rough = replace(
         question,
         share=ROUGH_SHARE * question.share,
-        floor=False,
+        with_lower=False,
         width=ROUGH_WIDTH,
         rounded=None,
         gathered=question.gathered or question.rounded is not None,
@@ -187,7 +187,7 @@ def _evaluated(name: str, counts: EventCounts, question: Query) -> tuple[Bound, 
     if name == "pld":
         return _composed(accountant, counts, question, allowed)
     bound = attempted(allowed, lambda: accountant(counts, question))
-    less = replace(question, rounded=None, gathered=True, floor=False)
+    less = replace(question, rounded=None, gathered=True, with_lower=False)
     for noises, points in (
         work_budgets.FEWER_NOISES_ODOMETER if name == ODOMETER else work_budgets.FEWER_NOISES
     ):

@@ -247,7 +247,7 @@ def least_of_choices(offered: Sequence[Offered], below: Units, question: Query) 
 
 def _below(counts: EventCounts, question: Query) -> Units:
     """Pairs that are attained together, where a lower end is wanted."""
-    if not question.floor:
+    if not question.with_lower:
         return []
     return lower_bound_units(
         question.rounded.lower if question.rounded else counts, question.relation

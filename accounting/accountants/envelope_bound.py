@@ -33,7 +33,7 @@ def envelope_bound(
     Raises:
         NoBoundError: some item is dominated by no accepted pair; the text says why.
     """
-    question = Query(relation=relation, accept=accept, delta=delta, epsilon=None, floor=False)
+    question = Query(relation=relation, accept=accept, delta=delta, epsilon=None, with_lower=False)
     return pld_bound(_counts(items), question)
 
 
@@ -58,7 +58,7 @@ def unused_delta(
     """
     # Far above what is certified hardly any delta is needed, and a limit there takes more work.
     asked = min(epsilon, 4 * certified + 40)
-    question = Query(relation=relation, accept=accept, delta=None, epsilon=asked, floor=False)
+    question = Query(relation=relation, accept=accept, delta=None, epsilon=asked, with_lower=False)
     needed = pld_bound(_counts(items), question).delta
     return max(0.0, rounded_down(delta - needed))
 

@@ -135,7 +135,7 @@ def bound_of_fewer(
 def _roughly(question: Query, *, fewer: bool) -> Query:
     """What is asked of a ledger, or of fewer events that dominate it."""
     gathered = question.gathered or question.rounded is not None or fewer
-    return replace(question, rounded=None, floor=False, gathered=gathered, width=ROUGH_WIDTH)
+    return replace(question, rounded=None, with_lower=False, gathered=gathered, width=ROUGH_WIDTH)
 
 
 def is_hopeless(
@@ -163,7 +163,7 @@ def is_hopeless(
 
 
 def rough_lower_end(
-    headline: Bound | None, floor: EventCounts, relation: NeighboringRelation
+    headline: Bound | None, lower_counts: EventCounts, relation: NeighboringRelation
 ) -> float | None:
     """A lower bound beside a headline, of fewer events that tell no more; None if none is known.
 
@@ -177,5 +177,5 @@ def rough_lower_end(
         found = lower_end([bare], bare, events, relation, width=ROUGH_WIDTH)
         return 0.0 if found is None else found
 
-    found = answers_of_fewer(floor, lower, points=left(), gather=dominated)
+    found = answers_of_fewer(lower_counts, lower, points=left(), gather=dominated)
     return max(found, default=0.0) or None

@@ -8,7 +8,7 @@ from accounting.accountants.event_grouping import ROUNDED_WIDTH, GroupedEvents
 from accounting.accountants.queries import DELTA_MIN, Query, attained_epsilon, pairs_above
 from accounting.bounds.lower_bounds import lower_bound_units
 from accounting.guarantees import Bound, Theorem
-from accounting.pld.certified_composition import delta_bracket, epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import delta_bracket, epsilon_bracket, lower_epsilon
 from accounting.pld.interpolated_noises import interpolated_above, interpolated_below
 from accounting.work_limit import attempted, left
 
@@ -44,7 +44,7 @@ def interpolated_bound(rounded: GroupedEvents, question: Query) -> Bound | None:
         return None  # the contour did not serve, and no other engine composes them
     value, lower = found.upper, None
     delta = question.delta or value
-    if question.floor and DELTA_MIN < delta < 1:
+    if question.with_lower and DELTA_MIN < delta < 1:
         below = interpolated_below(lower_bound_units(rounded.whole, question.relation))
         lower = attained_epsilon(below, delta=delta, width=_INTERPOLATED_WIDTH) if below else None
     return replace(question, rounded=None).answer(
@@ -64,7 +64,7 @@ def rounded_epsilon(
 
     def fine() -> tuple[float, float]:
         upper = epsilon_bracket(above, delta=delta, width=ROUNDED_WIDTH, rough=rough_above).upper
-        return upper, epsilon_floor(below, delta=delta, width=ROUNDED_WIDTH) if below else 0.0
+        return upper, lower_epsilon(below, delta=delta, width=ROUNDED_WIDTH) if below else 0.0
 
     upper, lower = attempted(left(), fine) or (math.inf, 0.0)
     if not (upper < math.inf and upper - lower <= _TOO_WIDE * upper) and rough_below:

@@ -87,7 +87,7 @@ def split_bound(
     points = min(points, left())
     less = replace(
         question,
-        floor=False,
+        with_lower=False,
         width=ROUGH_WIDTH,
         rounded=None,
         gathered=question.gathered or question.rounded is not None,
@@ -185,8 +185,8 @@ def _weights(bounds: list[Bound], before: list[Bound], question: Query) -> list[
         apart = math.log(now.delta / last.delta)
         if abs(apart) > _APART:
             slopes[place] = (last.epsilon - now.epsilon) / apart
-    floor = 1e-3 * max(slopes)
-    return [max(slope, floor, 1e-300) for slope in slopes]
+    least = 1e-3 * max(slopes)
+    return [max(slope, least, 1e-300) for slope in slopes]
 
 
 def _sum(bounds: list[Bound]) -> tuple[float, float]:

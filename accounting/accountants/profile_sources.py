@@ -22,7 +22,7 @@ from accounting.bounds.lower_bounds import lower_bound_units
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation, TruncatedPoisson
 from accounting.guarantees import Assumption, Bound, Status, weakest
-from accounting.pld.certified_composition import delta_bracket, delta_floor
+from accounting.pld.certified_composition import delta_bracket, lower_delta
 from accounting.pld.pairs import GaussianPair, Units
 from accounting.rounding import rounded_up, sum_up
 from accounting.shuffling.shuffled_batches import shuffled_batches_pairs
@@ -150,7 +150,12 @@ class _Passes:
     ) -> None:
         """Of a ledger; what bounds its events is kept for each part set aside."""
         self._asked = Query(
-            relation=relation, accept=accept, delta=None, epsilon=None, width=WIDTH, floor=False
+            relation=relation,
+            accept=accept,
+            delta=None,
+            epsilon=None,
+            width=WIDTH,
+            with_lower=False,
         )
         self._kept = cache(partial(bounds_with_passes, counts, relation, accept))
 
@@ -185,7 +190,7 @@ def _delta(above: Units, below: Units, epsilon: float) -> tuple[float, float]:
     found = delta_bracket(above, epsilon=epsilon, width=WIDTH)
     if above == below:
         return found.lower, found.upper
-    least = delta_floor(below, epsilon=epsilon, width=WIDTH) if below else 0.0
+    least = lower_delta(below, epsilon=epsilon, width=WIDTH) if below else 0.0
     return least, found.upper
 
 
@@ -219,7 +224,7 @@ def _source_without_pairs(
 
     def read(epsilon: float) -> Reading:
         spend(_LOOK * len(counts.steps))
-        bound = best_bound(counts, epsilon=epsilon, floor=False, **given)
+        bound = best_bound(counts, epsilon=epsilon, with_lower=False, **given)
         if bound is None:
             return Reading(lower=0.0, upper=1.0)
         return Reading(

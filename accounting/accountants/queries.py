@@ -14,7 +14,7 @@ from accounting.bounds.pair_choice import chosen
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Bound, Status, Theorem, weakest
-from accounting.pld.certified_composition import WIDTH, epsilon_floor
+from accounting.pld.certified_composition import WIDTH, lower_epsilon
 from accounting.pld.pairs import Units
 from accounting.work_limit import attempted, left
 
@@ -32,7 +32,7 @@ class Query:
     rounded: GroupedEvents | None = None  # where the ledger that is asked about is its upper side
     gathered: bool = False  # the ledger is one of fewer events that dominates what is asked about
     width: float = WIDTH  # relative, aimed at where the ledger was not rounded outward
-    floor: bool = True  # whether a lower bound is wanted, too, where it takes work of its own
+    with_lower: bool = True  # whether a lower bound is wanted, too, where it takes work of its own
     share: float = 1.0  # of what an answer may take that this one may
 
     def answer(
@@ -102,7 +102,7 @@ def attained_epsilon(below: Units, *, delta: float, width: float = WIDTH) -> flo
     """What is attained; None where that takes too much work, which loses no upper bound."""
     return attempted(
         min(work_budgets.LOWER_BOUND, left()),
-        lambda: epsilon_floor(below, delta=delta, width=width),
+        lambda: lower_epsilon(below, delta=delta, width=width),
     )
 
 
@@ -119,7 +119,7 @@ def epsilon_lower_bound(
 def lower_end(
     bounds: list[Bound],
     headline: Bound | None,
-    floor: EventCounts,
+    lower_counts: EventCounts,
     relation: NeighboringRelation,
     width: float = WIDTH,
 ) -> float | None:
@@ -138,7 +138,9 @@ def lower_end(
     ]
     lower = max(known) if known else None
     if not known and 0 < headline.delta < 1:
-        lower = epsilon_lower_bound(floor, relation=relation, delta=headline.delta, width=width)
+        lower = epsilon_lower_bound(
+            lower_counts, relation=relation, delta=headline.delta, width=width
+        )
     if lower is not None and not lower <= headline.epsilon:
         raise ArithmeticError("A lower bound exceeds an upper one.")
     return lower

@@ -80,7 +80,7 @@ def through_poisson(accountant: Accountant) -> Accountant:
 
 def _through(accountant: Accountant, found: PoissonCounts, question: Query) -> Bound | None:
     gathered = question.gathered or question.rounded is not None
-    plain = replace(question, floor=False, rounded=None, gathered=gathered)
+    plain = replace(question, with_lower=False, rounded=None, gathered=gathered)
     least_delta = truncated_delta(0.0, epsilon=question.epsilon or 0.0, failure=found.failure)
     if least_delta >= (question.delta or 1.0):
         return None

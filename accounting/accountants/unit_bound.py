@@ -26,13 +26,13 @@ from accounting.events import (
     Shuffle,
 )
 from accounting.guarantees import Bound, Status, weakest
-from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import epsilon_bracket, lower_epsilon
 from accounting.pld.pairs import GaussianPair, Pair
 from accounting.rounding import Array, require, rounded_down, rounded_up
 from accounting.subsampling.units import (
     ROWS_MAX,
     TooManyRowsError,
-    poisson_unit_floor,
+    poisson_unit_lower_pair,
     poisson_unit_pair,
     unit_release_mu,
 )
@@ -86,9 +86,9 @@ def unit_bound(
         found = _pairs(counts, rows, relation, accept)
         names = sorted({theorem.id for _, _, theorem in found})
         direct = epsilon_bracket(_composed(pair for pair, _, _ in found), delta=delta).upper
-        floors = [floor for _, floor, _ in found if floor is not None]
-        if len(floors) == len(found):
-            lower = epsilon_floor(_composed(floors), delta=delta)
+        lower_pairs = [lower_pair for _, lower_pair, _ in found if lower_pair is not None]
+        if len(lower_pairs) == len(found):
+            lower = lower_epsilon(_composed(lower_pairs), delta=delta)
     best = min(direct, group)
     if math.isinf(best):
         return UnitBound(rows=rows, epsilon=best, group_epsilon=group)
@@ -134,8 +134,8 @@ def _pairs(
         raise NoBoundError(REASON_SAMPLING)
     found = []
     for event, count in counts.units():
-        pair, floor, theorem = _pair(event, rows, relation)
-        found.append(((pair, count), None if floor is None else (floor, count), theorem))
+        pair, lower_pair, theorem = _pair(event, rows, relation)
+        found.append(((pair, count), None if lower_pair is None else (lower_pair, count), theorem))
     return found
 
 
@@ -157,7 +157,7 @@ def _pair(event: Event, rows: int, relation: NeighboringRelation) -> tuple[Pair,
             given: dict[str, Any] = {
                 "noise_multiplier": sigma, "sampling_probability": rate, "rows": rows,
             }  # fmt: skip
-            return poisson_unit_pair(**given), poisson_unit_floor(**given), poisson_unit_pair
+            return poisson_unit_pair(**given), poisson_unit_lower_pair(**given), poisson_unit_pair
         case Full():
             pass
         case BallsAndBins() if not exchanged:
@@ -169,8 +169,8 @@ def _pair(event: Event, rows: int, relation: NeighboringRelation) -> tuple[Pair,
     mu = unit_release_mu(noise_multiplier=sigma, rows=rows, exchanged=exchanged)
     release = GaussianPair(noise_multiplier=rounded_down(1 / mu, ulps=2))
     # What a person attains in a pass, whose rows may be in other steps, is not told.
-    floor = GaussianPair(noise_multiplier=rounded_up(1 / mu, ulps=4))
-    return release, floor if isinstance(sampling, Full) else None, unit_release_mu
+    lower_pair = GaussianPair(noise_multiplier=rounded_up(1 / mu, ulps=4))
+    return release, lower_pair if isinstance(sampling, Full) else None, unit_release_mu
 
 
 def chain_holds(counts: EventCounts, relation: NeighboringRelation) -> bool:
@@ -230,7 +230,7 @@ def _by_chain(
     one = delta / rows
     for _ in range(_TRIES):
         bound = best_bound(
-            counts, relation=relation, delta=one, accept=accept, accountant="best", floor=False
+            counts, relation=relation, delta=one, accept=accept, accountant="best", with_lower=False
         )
         if bound is None or not bound.epsilon <= EPSILON_MAX:
             return none

@@ -59,13 +59,13 @@ from accounting.pld.pairs import (
     Units,
 )
 from accounting.rounding import rounded_down, rounded_up
-from accounting.shuffling.allocation import NOISE_MAX, allocation_floor
+from accounting.shuffling.allocation import NOISE_MAX, allocation_lower_pair
 from accounting.shuffling.full import largest_pair, noise_of_average
-from accounting.shuffling.mirrored_sums import STEPS_MAX, mirrored_floor
-from accounting.subsampling.replacement import TooManyCopiesError, with_replacement_floor
-from accounting.subsampling.special import fixed_size_special_floor
+from accounting.shuffling.mirrored_sums import STEPS_MAX, mirrored_lower_pair
+from accounting.subsampling.replacement import TooManyCopiesError, with_replacement_lower_pair
+from accounting.subsampling.special import fixed_size_special_lower_pair
 from accounting.subsampling.truncated import branches
-from accounting.subsampling.units import TooManyRowsError, poisson_unit_floor
+from accounting.subsampling.units import TooManyRowsError, poisson_unit_lower_pair
 from accounting.work_limit import attempted
 
 _EPSILON_MAX: Final = 600.0  # beyond, e^-epsilon may vanish, which would overstate a lower bound
@@ -223,14 +223,14 @@ def _swapped(
         return SampledGaussianPair(noise_multiplier=sigma / 2, sampling_probability=below)
     if not fine:
         return SampledGaussianPair(noise_multiplier=sigma, sampling_probability=below)
-    return fixed_size_special_floor(noise_multiplier=sigma, rate=below)
+    return fixed_size_special_lower_pair(noise_multiplier=sigma, rate=below)
 
 
 def _with_replacement(
     sigma: float, sampling: WithReplacement, relation: NeighboringRelation
 ) -> Pair | None:
     try:
-        return with_replacement_floor(
+        return with_replacement_lower_pair(
             noise_multiplier=sigma,
             batch_size=sampling.batch_size,
             dataset_size=sampling.dataset_size,
@@ -244,7 +244,7 @@ def _of_several_rows(sigma: float, sampling: PoissonUnit) -> Pair | None:
     """All rows of the record contribute 1; what they are exchanged for may contribute nothing."""
     rate = sampling.sampling_probability
     try:
-        return poisson_unit_floor(
+        return poisson_unit_lower_pair(
             noise_multiplier=sigma, sampling_probability=rate, rows=sampling.rows
         )
     except TooManyRowsError:
@@ -287,11 +287,11 @@ def _allocated(
     replaced = relation is REPLACE_ONE
     if many == 1:
         of_null = partial(
-            allocation_floor, noise_multiplier=sigma, steps_per_pass=length, steps=steps
+            allocation_lower_pair, noise_multiplier=sigma, steps_per_pass=length, steps=steps
         )
         if not (replaced and steps and sigma <= NOISE_MAX and steps <= STEPS_MAX):
             return of_null()
-        mirrored = mirrored_floor(noise_multiplier=sigma, steps_per_pass=length, steps=steps)
+        mirrored = mirrored_lower_pair(noise_multiplier=sigma, steps_per_pass=length, steps=steps)
         # With little noise a pass is told by its largest answer, and a null record tells as much.
         if sigma >= _MIRRORED_NOISE or length == 1:
             return mirrored

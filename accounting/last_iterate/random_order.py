@@ -84,8 +84,8 @@ def grouped(mus: Array, weights: Array | None, *, groups: int) -> tuple[Array, A
 def _rounded(falling: Array, starts: Indices, half: int) -> tuple[Indices, Array]:
     """Where groups start, and the mu that each is rounded up to."""
     exact, rest = starts[:half], falling[starts[half] :]
-    top, floor = rest[0], max(rest[-1], SPAN * rest[0])
-    points = top * np.exp(np.linspace(0.0, math.log(floor / top), half)) if top > 0 else rest
+    top, least = rest[0], max(rest[-1], SPAN * rest[0])
+    points = top * np.exp(np.linspace(0.0, math.log(least / top), half)) if top > 0 else rest
     points = points[: half if top > 0 else 1]
     # A group holds what is between its point and the next, the last one all that is smaller: none
     # is above its point, whatever rounding made of the points.

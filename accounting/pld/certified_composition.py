@@ -147,7 +147,7 @@ def _epsilon_bracket(
 def forget_answers() -> None:
     """Forget whole answers, not what single steps need."""
     _epsilon_bracket.cache_clear()
-    _epsilon_floor.cache_clear()
+    _lower_epsilon.cache_clear()
 
 
 def forget() -> None:
@@ -157,13 +157,13 @@ def forget() -> None:
     real_moments.log_moments.cache_clear()
 
 
-def epsilon_floor(units: Units, *, delta: float, width: float = WIDTH) -> float:
+def lower_epsilon(units: Units, *, delta: float, width: float = WIDTH) -> float:
     """What epsilon at a delta is at least, by one order of the pairs alone. Lower, nats, >= 0."""
-    return _epsilon_floor(tuple(units), delta, width)
+    return _lower_epsilon(tuple(units), delta, width)
 
 
 @cached_with_cost(maxsize=ANSWERS)
-def _epsilon_floor(units: tuple[tuple[Pair, int], ...], delta: float, width: float) -> float:
+def _lower_epsilon(units: tuple[tuple[Pair, int], ...], delta: float, width: float) -> float:
     mu = _gaussian_mu(units)
     if mu is not None:
         return gaussian_bracket_epsilon(delta, mu=mu)[0]
@@ -176,7 +176,7 @@ def _has_dense(units: Units) -> bool:
     return any(isinstance(pair, DensePair) for pair, _ in units)
 
 
-def delta_floor(units: Units, *, epsilon: float, width: float = WIDTH) -> float:
+def lower_delta(units: Units, *, epsilon: float, width: float = WIDTH) -> float:
     """What delta at an epsilon is at least, by one order of the pairs alone. Lower, in [0, 1]."""
     mu = _gaussian_mu(units)
     if mu is not None:

@@ -21,7 +21,7 @@ NOISE_MAX: Final = 1e3  # above, they are too near one
 # pass it is that of this many steps, which is above it.
 STEPS_MAX: Final = 10**7
 NOISE_PLENTY: Final = 10.0
-FLOOR_STEPS_MAX: Final = 10**9  # beyond, nothing is claimed from below
+LOWER_STEPS_MAX: Final = 10**9  # beyond, nothing is claimed from below
 
 
 def _check(noise_multiplier: float, steps_per_pass: int) -> None:
@@ -116,7 +116,7 @@ def random_allocation_pairs(
 
 
 @cached_with_cost(maxsize=PAIRS_KEPT)
-def allocation_floor(
+def allocation_lower_pair(
     *, noise_multiplier: float, steps_per_pass: int, steps: int
 ) -> DensePair | GaussianPair:
     """What balls and bins attain where `steps` of a pass were released and the record is removed.
@@ -142,7 +142,7 @@ def allocation_floor(
         raise ValueError("steps lie in [0, steps_per_pass].")
     if steps == steps_per_pass == 1:
         return GaussianPair(noise_multiplier=noise_multiplier)
-    if not (noise_multiplier <= NOISE_MAX and 1 <= steps <= FLOOR_STEPS_MAX):
+    if not (noise_multiplier <= NOISE_MAX and 1 <= steps <= LOWER_STEPS_MAX):
         return DensePair(first=(1.0,), second=(1.0,))
     table = mean_table(max(noise_multiplier, NOISE_MIN), steps, upper=False)
     rest, share = (steps_per_pass - steps) / steps_per_pass, steps / steps_per_pass

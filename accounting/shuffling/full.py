@@ -181,7 +181,7 @@ def _highest(score: Callable[[Array], Array], high: float) -> float:
     return best
 
 
-def shuffle_delta_floor(
+def shuffle_lower_delta(
     epsilon: float,
     *,
     noise_multiplier: float,
@@ -225,7 +225,7 @@ def _kept(of: _Pass, thresholds: Array) -> Array:
     return np.asarray(tails.above * (1 - tails.above_error) - TINY)
 
 
-def shuffle_epsilon_floor(
+def shuffle_lower_epsilon(
     delta: float,
     *,
     noise_multiplier: float,
@@ -235,7 +235,7 @@ def shuffle_epsilon_floor(
 ) -> float:
     """What epsilon at a delta is at least, after one shuffled pass.
 
-    The inverse of shuffle_delta_floor: epsilon >= log((P(W > C) - delta) / Q(W > C)) for every C.
+    The inverse of shuffle_lower_delta: epsilon >= log((P(W > C) - delta) / Q(W > C)) for every C.
 
     Args:
         delta: in (0, 1).
@@ -268,14 +268,14 @@ def noise_of_average(*, noise_multiplier: float, passes: int) -> float:
     """Noise of the mean of equal passes: what one order for all of them comes to.
 
     The record is in the same batch of each pass, so for the records that lose much the mean of
-    the passes tells all there is. One pass with this noise is their floor.
+    the passes tells all there is. One pass with this noise bounds them from below.
 
     Args:
         noise_multiplier: sigma, > 0.
         passes: E, >= 1, all in the same order.
 
     Returns:
-        sigma / sqrt(E). Upper: more noise makes a floor lower.
+        sigma / sqrt(E). Upper: more noise makes a lower bound lower.
     """
     return rounded_up(noise_multiplier / math.sqrt(passes), ulps=2)
 

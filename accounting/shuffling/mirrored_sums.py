@@ -57,7 +57,7 @@ class _Law:
 
 
 @cached_with_cost(maxsize=PAIRS_KEPT)
-def mirrored_floor(
+def mirrored_lower_pair(
     *, noise_multiplier: float, steps_per_pass: int, steps: int
 ) -> DensePair | GaussianPair:
     """What balls and bins attain where `steps` of a pass were released and a record is replaced.

@@ -290,7 +290,7 @@ def _slack(x: Array, noise_multiplier: float) -> Array:
     return np.asarray(2 * _U * (NORMAL + NORMAL_SQUARED * (z + 4) ** 2) + 2 * CHANCE_ERROR)
 
 
-def with_replacement_floor(
+def with_replacement_lower_pair(
     *, noise_multiplier: float, batch_size: int, dataset_size: int, null: bool
 ) -> DensePair:
     """What the records attain that all contribute -1, but for one that contributes 1.

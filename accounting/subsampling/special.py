@@ -92,7 +92,7 @@ def fixed_size_special_pair(*, noise_multiplier: float, rate: float) -> DensePai
     return profile_pair(losses, removed=removed, added=added)
 
 
-def fixed_size_special_floor(*, noise_multiplier: float, rate: float) -> DensePair:
+def fixed_size_special_lower_pair(*, noise_multiplier: float, rate: float) -> DensePair:
     """What the records attain that all contribute -1, but for one that contributes 1 or nothing.
 
     Args:

@@ -137,7 +137,7 @@ def poisson_unit_replace_pair(
     return profile_pair(losses, removed=bound, added=bound)
 
 
-def poisson_unit_floor(
+def poisson_unit_lower_pair(
     *, noise_multiplier: float, sampling_probability: float, rows: int
 ) -> DensePair:
     """What a person attains whose rows all contribute the same vector of norm one.

@@ -148,7 +148,7 @@ def _epsilon(
             delta=delta,
             accept=accept_of(dataset),
             accountant=asked.accountant,
-            floor=False,
+            with_lower=False,
             share=asked.share / len(every_count),
         )
         for counts in every_count

@@ -59,7 +59,7 @@ class HistoryReading:
     relation: NeighboringRelation
     accept: frozenset[Status]
     delta: float
-    floor: bool  # whether a lower end is told
+    with_lower: bool  # whether a lower end is told
     accountant: str = best_bound.BEST
     share: float = 1.0  # of the work that the accountant may take
 
@@ -70,7 +70,7 @@ class HistoryReading:
             relation=NeighboringRelation(dataset.neighboring_relation),
             accept=accept_of(dataset),
             delta=delta,
-            floor=run.release == EVERY_STEP,  # what all iterates attain, those shown need not
+            with_lower=run.release == EVERY_STEP,  # what all iterates attain, those shown need not
         )
 
     def point(self, steps: int, sequence: int, counts: EventCounts) -> HistoryPoint:
@@ -81,16 +81,16 @@ class HistoryReading:
             delta=self.delta,
             accept=self.accept,
             accountant=self.accountant,
-            floor=self.floor,
+            with_lower=self.with_lower,
             share=self.share,
         )
-        if bound is not None and self.floor:
+        if bound is not None and self.with_lower:
             bound = best_bound.with_lower_bound(bound, counts, relation=self.relation)
         return HistoryPoint(
             steps=steps,
             sequence=sequence,
             epsilon=bound.epsilon if bound else None,
-            epsilon_lower=bound.epsilon_lower if bound and self.floor else None,
+            epsilon_lower=bound.epsilon_lower if bound and self.with_lower else None,
         )
 
 
@@ -189,7 +189,7 @@ def _told(
     if not each or distinct(each[0][2]) <= DISTINCT_MAX:  # the first of them is the whole
         return as_many(points, [partial(read.point, *one) for one in each])
     instead = stronger(each[0][2], noises)
-    upper = replace(read, floor=False)  # of what is gathered no lower end is known
+    upper = replace(read, with_lower=False)  # of what is gathered no lower end is known
 
     def told(steps: int, sequence: int, counts: EventCounts) -> HistoryPoint:
         return upper.point(steps, sequence, replaced(counts, instead))

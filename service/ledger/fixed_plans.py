@@ -99,7 +99,7 @@ def _certified(
     relation: NeighboringRelation,
     accept: frozenset[Status],
 ) -> PlanCertificate:
-    given: dict[str, Any] = {"relation": relation, "accept": accept, "floor": False}
+    given: dict[str, Any] = {"relation": relation, "accept": accept, "with_lower": False}
     limit, delta = budget.epsilon, budget.delta
     whole = best_bound.best_bound(count_events([spans]), delta=delta, **given)
     epsilon = whole.epsilon if whole else float("inf")

@@ -117,6 +117,6 @@ def trials_apart(
     trials, apart = recorded
     found = attempted(
         work_budgets.TRIALS_APART,
-        lambda: best_bound(apart, relation=relation, delta=delta, accept=accept, floor=False),
+        lambda: best_bound(apart, relation=relation, delta=delta, accept=accept, with_lower=False),
     )
     return PlanTrials(trials=trials, epsilon=found.epsilon if found else None)

@@ -10,13 +10,13 @@ from scipy import special
 
 from accounting import THEOREMS
 from accounting.events import Direction
-from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import epsilon_bracket, lower_epsilon
 from accounting.pld.pairs import DensePair, GaussianPair, SampledGaussianPair
 from accounting.pld.tails import profile
 from accounting.rounding import Array
 from accounting.shuffling import allocation
 from accounting.shuffling.allocation import (
-    allocation_floor,
+    allocation_lower_pair,
     allocation_pair,
     random_allocation_pairs,
 )
@@ -44,7 +44,9 @@ def _upper(sigma: float, steps: int) -> DensePair:
 
 def _floor(sigma: float, steps_per_pass: int, steps: int | None = None) -> DensePair:
     released = steps_per_pass if steps is None else steps
-    pair = allocation_floor(noise_multiplier=sigma, steps_per_pass=steps_per_pass, steps=released)
+    pair = allocation_lower_pair(
+        noise_multiplier=sigma, steps_per_pass=steps_per_pass, steps=released
+    )
     return _dense(pair)
 
 
@@ -104,7 +106,7 @@ def test_two_passes_of_two_steps_lie_between_their_tables(sigma: float) -> None:
         # E(S S' - a)_+ = E[S' E(S - a/S')_+]
         terms = first * _excess(math.exp(epsilon) / first, sigma, 2, count=401)
         delta = float(terms @ both)
-        assert epsilon_floor(((_floor(sigma, 2), 2),), delta=delta) <= epsilon * (1 + EXACT)
+        assert lower_epsilon(((_floor(sigma, 2), 2),), delta=delta) <= epsilon * (1 + EXACT)
         upper = epsilon_bracket(((_upper(sigma, 2), 2),), delta=delta).upper
         assert epsilon * (1 - EXACT) <= upper <= epsilon * 1.002
 
@@ -112,7 +114,7 @@ def test_two_passes_of_two_steps_lie_between_their_tables(sigma: float) -> None:
 def test_a_pass_of_one_step_is_a_gaussian_release() -> None:
     pair = GaussianPair(noise_multiplier=1.3)
     assert allocation_pair(noise_multiplier=1.3, steps_per_pass=1) == pair
-    assert allocation_floor(noise_multiplier=1.3, steps_per_pass=1, steps=1) == pair
+    assert allocation_lower_pair(noise_multiplier=1.3, steps_per_pass=1, steps=1) == pair
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.6, 30.0])
@@ -156,7 +158,7 @@ GOLDEN = [(1.0, 1, 0.138812, 0.138879), (0.5, 1, 3.1341, 3.1350), (1.0, 10, 0.46
 def test_a_thousand_steps_agree_with_another_calculation(
     sigma: float, passes: int, low: float, high: float
 ) -> None:
-    lower = epsilon_floor(((_floor(sigma, 1000), passes),), delta=1e-5)
+    lower = lower_epsilon(((_floor(sigma, 1000), passes),), delta=1e-5)
     upper = epsilon_bracket(((_upper(sigma, 1000), passes),), delta=1e-5).upper
     assert lower <= high
     assert low <= upper <= high + (high - low)
@@ -199,7 +201,7 @@ def test_a_pass_costs_no_more_than_poisson_sampling(
     sigma: float, steps: int, passes: int, delta: float
 ) -> None:
     upper = epsilon_bracket(((_upper(sigma, steps), passes),), delta=delta).upper
-    lower = epsilon_floor(((_floor(sigma, steps), passes),), delta=delta)
+    lower = lower_epsilon(((_floor(sigma, steps), passes),), delta=delta)
     sampled = SampledGaussianPair(noise_multiplier=sigma, sampling_probability=1 / steps)
     poisson = epsilon_bracket(((sampled, passes * steps),), delta=delta).upper
     full = _gaussian(sigma, passes, delta)
@@ -211,7 +213,7 @@ def test_at_a_large_delta_poisson_sampling_can_cost_less() -> None:
     # A record is left out of a Poisson pass now and then, but never out of one of these.
     sampled = SampledGaussianPair(noise_multiplier=0.3, sampling_probability=0.25)
     poisson = epsilon_bracket(((sampled, 4),), delta=0.72).upper
-    assert poisson < epsilon_floor(((_floor(0.3, 4), 1),), delta=0.72)
+    assert poisson < lower_epsilon(((_floor(0.3, 4), 1),), delta=0.72)
 
 
 def test_more_noise_and_longer_passes_never_cost_more() -> None:
@@ -226,12 +228,12 @@ def test_more_noise_and_longer_passes_never_cost_more() -> None:
 
 def test_a_delta_far_below_the_rounding_of_doubles_is_within_reach() -> None:
     units = ((_upper(1.1, 235), 3000),)
-    lower = epsilon_floor(((_floor(1.1, 235), 3000),), delta=1e-20)
+    lower = lower_epsilon(((_floor(1.1, 235), 3000),), delta=1e-20)
     assert 45 < lower <= epsilon_bracket(units, delta=1e-20).upper <= lower * 1.002
 
 
 def test_part_of_a_pass_is_attained_in_part() -> None:
-    found = [epsilon_floor(((_floor(0.8, 12, steps), 4),), delta=1e-6) for steps in range(0, 13, 3)]
+    found = [lower_epsilon(((_floor(0.8, 12, steps), 4),), delta=1e-6) for steps in range(0, 13, 3)]
     assert found[0] == 0
     assert found == sorted(found)
     assert found[-1] <= epsilon_bracket(((_upper(0.8, 12), 4),), delta=1e-6).upper
@@ -240,7 +242,7 @@ def test_part_of_a_pass_is_attained_in_part() -> None:
 def test_a_single_step_of_a_pass_is_a_sampled_one() -> None:
     sampled = SampledGaussianPair(noise_multiplier=0.8, sampling_probability=0.25)
     exact = epsilon_bracket(((sampled, 3),), delta=1e-6)
-    found = epsilon_floor(((_floor(0.8, 4, 1), 3),), delta=1e-6)
+    found = lower_epsilon(((_floor(0.8, 4, 1), 3),), delta=1e-6)
     assert exact.upper * (1 - 1e-3) <= found <= exact.upper
 
 
@@ -264,7 +266,7 @@ def test_a_longer_pass_than_tables_are_made_for_has_the_longest(
 def test_a_long_pass_of_little_noise_stays_below_a_gaussian_release() -> None:
     upper = epsilon_bracket(((_upper(0.1, 10**6), 3),), delta=1e-5).upper
     full = _gaussian(0.1, 3, 1e-5)
-    lower = epsilon_floor(((_floor(0.1, 10**6), 3),), delta=1e-5)
+    lower = lower_epsilon(((_floor(0.1, 10**6), 3),), delta=1e-5)
     assert lower <= upper <= min(full, lower * 1.003)
 
 
@@ -284,13 +286,13 @@ def test_what_is_no_pass_is_refused(changed: dict[str, Any], message: str) -> No
     with pytest.raises(ValueError, match=message):
         random_allocation_pairs(**given, participations=1)
     with pytest.raises(ValueError, match=message):
-        allocation_floor(**given, steps=0)
+        allocation_lower_pair(**given, steps=0)
 
 
 @pytest.mark.parametrize("number", [-1, 4])
 def test_a_pass_of_three_steps_has_no_fewer_or_more(number: int) -> None:
     with pytest.raises(ValueError, match="steps lie"):
-        allocation_floor(noise_multiplier=1.0, steps_per_pass=3, steps=number)
+        allocation_lower_pair(noise_multiplier=1.0, steps_per_pass=3, steps=number)
     with pytest.raises(ValueError, match="participations"):
         random_allocation_pairs(noise_multiplier=1.0, steps_per_pass=3, participations=number)
 

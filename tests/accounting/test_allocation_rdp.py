@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting import THEOREMS
-from accounting.pld.certified_composition import epsilon_floor
+from accounting.pld.certified_composition import lower_epsilon
 from accounting.renyi import allocation
 from accounting.renyi.allocation import allocation_rdp, random_allocation_rdp
 from accounting.renyi.conversion import rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.renyi.poisson import gaussian_rdp
 from accounting.rounding import Array
-from accounting.shuffling.allocation import allocation_floor
+from accounting.shuffling.allocation import allocation_lower_pair
 from accounting.shuffling.sums import mean_table
 
 FEW = np.array([1.1, 1.5, 2.0, 2.5, 4.0, 9.5, 32.0, 256.0])
@@ -173,8 +173,8 @@ def test_participations_cost_as_many_blocks() -> None:
 def test_the_curve_costs_no_less_than_some_dataset_loses(
     sigma: float, steps: int, passes: int
 ) -> None:
-    floor = allocation_floor(noise_multiplier=sigma, steps_per_pass=steps, steps=steps)
-    lower = epsilon_floor(((floor, passes),), delta=1e-5)
+    floor = allocation_lower_pair(noise_multiplier=sigma, steps_per_pass=steps, steps=steps)
+    lower = lower_epsilon(((floor, passes),), delta=1e-5)
     curve = passes * _curve(sigma, steps, ORDERS)
     upper = rdp_epsilon(rdp=curve, orders=ORDERS, delta=1e-5)[0]
     assert lower <= upper <= 1.5 * lower

@@ -32,7 +32,7 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status, weakest
-from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import epsilon_bracket, lower_epsilon
 from accounting.pld.pairs import GaussianPair, Pair, SampledGaussianPair
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
@@ -134,7 +134,7 @@ def test_steps_that_nothing_is_known_of_are_left_out_below() -> None:
     question = asked()
     bound = pld_bound(both, question)
     pair = SampledGaussianPair(noise_multiplier=2.0, sampling_probability=0.05)
-    assert bound.epsilon_lower == epsilon_floor([(pair, 40)], delta=DELTA)
+    assert bound.epsilon_lower == lower_epsilon([(pair, 40)], delta=DELTA)
     above: list[tuple[Pair, int]] = [(GaussianPair(noise_multiplier=2.0), 3), (pair, 40)]
     assert bound.epsilon == epsilon_bracket(above, delta=DELTA).upper
     assert pld_bound(EventCounts(steps={hidden: 3}), question).epsilon_lower is None
@@ -176,7 +176,7 @@ def test_a_lower_bound_belongs_to_the_delta_of_the_headline() -> None:
     found = guarantee(counts, relation=REPLACE_ONE, epsilon=1.0)
     assert found.delta is not None
     assert found.epsilon_lower is not None
-    known = epsilon_floor(lower_bound_units(counts, REPLACE_ONE), delta=found.delta)
+    known = lower_epsilon(lower_bound_units(counts, REPLACE_ONE), delta=found.delta)
     assert found.epsilon_lower <= known
 
 
@@ -285,14 +285,14 @@ def test_sides_far_apart_are_composed_more_roughly_and_the_better_ends_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked_of: list[float] = []
-    real = epsilon_floor
+    real = lower_epsilon
 
     def spied(units: list[tuple[SampledGaussianPair, int]], **given: Any) -> float:
         asked_of.append(units[0][0].noise_multiplier)
         return real(units, **given)
 
     for module in (many_noises, queries):
-        monkeypatch.setattr(module, "epsilon_floor", spied)
+        monkeypatch.setattr(module, "lower_epsilon", spied)
     near = many_noises.rounded_epsilon(rounded(2.0, 2.001, 1.8, 2.2), asked(), DELTA)
     assert asked_of == [2.001]
     far = many_noises.rounded_epsilon(rounded(1.6, 2.4, 1.8, 2.2), asked(), DELTA)

@@ -40,9 +40,9 @@ from accounting.gaussian import gaussian_delta
 from accounting.guarantees import ACCEPTABLE, Bound
 from accounting.pld.certified_composition import (
     delta_bracket,
-    delta_floor,
     epsilon_bracket,
-    epsilon_floor,
+    lower_delta,
+    lower_epsilon,
 )
 from accounting.pld.convex_hull import _leave_in_turn, take_hull
 from accounting.pld.pairs import DensePair, GaussianPair, ReplacedGaussianPair, SampledGaussianPair
@@ -112,7 +112,7 @@ def test_nothing_is_said_of_an_allocation_that_is_not_over() -> None:
 def test_a_pass_of_which_a_part_is_known_counts_as_that_part() -> None:
     balls = BallsAndBins(steps_per_pass=10)
     whole, part = (lower_bound_units(taken((balls, n)), REPLACE_SPECIAL) for n in (10, 4))
-    low, high = (epsilon_floor(units, delta=1e-5) for units in (part, whole))
+    low, high = (lower_epsilon(units, delta=1e-5) for units in (part, whole))
     assert 0 < low < high
     # Two branches may have left a pass open each.
     open_ended = EventCounts(
@@ -128,7 +128,7 @@ def test_an_order_that_may_have_been_drawn_again_is_not_counted_on() -> None:
     known = EventCounts(steps={key: 20}, passes={key: 4}, starts={key: 1})
     unknown = EventCounts(steps={key: 20}, passes={key: 4})
     floors = [
-        epsilon_floor(lower_bound_units(one, REPLACE_ONE), delta=1e-5) for one in (known, unknown)
+        lower_epsilon(lower_bound_units(one, REPLACE_ONE), delta=1e-5) for one in (known, unknown)
     ]
     assert floors[0] > floors[1] > 0
 
@@ -169,7 +169,7 @@ def test_a_huge_epsilon_is_split_without_overflow() -> None:
 
 def test_a_floor_of_gaussian_releases_is_their_closed_form() -> None:
     units = [(GaussianPair(noise_multiplier=2.0), 4)]
-    assert delta_floor(units, epsilon=1.0) == pytest.approx(gaussian_delta(1.0, mu=1.0), rel=1e-9)
+    assert lower_delta(units, epsilon=1.0) == pytest.approx(gaussian_delta(1.0, mu=1.0), rel=1e-9)
     exact = epsilon_bracket(units, delta=1e-5)
     assert replaced_epsilon(units, delta=1e-5) >= 2 * exact.lower
 
@@ -346,7 +346,7 @@ def test_a_single_pass_of_an_order_that_is_kept_is_not_counted_as_many_from_belo
     # Twenty orders of their own and one that is kept: no order is known to have been used twice.
     counts = taken((FRESH, 100), (KEPT, 5))
     below = lower_bound_units(counts.told(), REPLACE_ONE)
-    assert epsilon_floor(below, delta=1e-2) <= epsilon_floor(
+    assert lower_epsilon(below, delta=1e-2) <= lower_epsilon(
         lower_bound_units(taken((KEPT, 5)), REPLACE_ONE), delta=1e-2
     )
     found = guarantee(counts, relation=REPLACE_ONE, delta=1e-2)

@@ -15,7 +15,7 @@ from accounting.pld.certified_composition import (
     Engine,
     delta_bracket,
     epsilon_bracket,
-    epsilon_floor,
+    lower_epsilon,
 )
 from accounting.pld.contour import real_moments
 from accounting.pld.contour.contour_bounds import contour_epsilon
@@ -92,7 +92,7 @@ def test_gaussians_alone_have_the_epsilon_of_their_joint_mu() -> None:
     assert found.lower <= gaussian_epsilon(DELTA, mu=mu) * (1 + 1e-13)
     assert found.upper >= gaussian_epsilon(DELTA, mu=mu) * (1 - 1e-13)
     assert found.upper - found.lower <= 1e-12
-    assert epsilon_floor(units, delta=DELTA) == found.lower
+    assert lower_epsilon(units, delta=DELTA) == found.lower
     back = delta_bracket(units, epsilon=1.0)
     assert back.lower <= gaussian_delta(1.0, mu=mu) <= back.upper <= back.lower * (1 + 1e-10)
 
@@ -105,8 +105,8 @@ def test_the_order_that_costs_more_decides_whichever_it_is(others: Units) -> Non
     assert one.lower <= other.upper
     assert other.lower <= one.upper
     # By removal alone six answers tell at most 6 log 1.8, and adding tells nearly 6 log 5.
-    assert epsilon_floor([(LOPSIDED, 6)], delta=DELTA) < 6 * math.log(1.8) < one.lower
-    assert epsilon_floor(back, delta=DELTA) > 8
+    assert lower_epsilon([(LOPSIDED, 6)], delta=DELTA) < 6 * math.log(1.8) < one.lower
+    assert lower_epsilon(back, delta=DELTA) > 8
     deltas = [delta_bracket(units, epsilon=5.0) for units in (forth, back)]
     assert deltas[0].lower <= deltas[1].upper
     assert deltas[1].lower <= deltas[0].upper
@@ -121,7 +121,7 @@ def test_a_floor_never_passes_its_bracket() -> None:
         [(SAMPLED, 50)], [(LOPSIDED, 9)], [(MIRRORED, 9), (GAUSSIAN, 1)], [(LAPLACE, 1)]
     ]  # fmt: skip
     for units in compositions:
-        assert 0 <= epsilon_floor(units, delta=DELTA) <= epsilon_bracket(units, delta=DELTA).upper
+        assert 0 <= lower_epsilon(units, delta=DELTA) <= epsilon_bracket(units, delta=DELTA).upper
 
 
 @pytest.mark.parametrize(

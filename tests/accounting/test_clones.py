@@ -11,7 +11,7 @@ from scipy import stats
 
 from accounting.events import Direction, NeighboringRelation
 from accounting.gaussian import gaussian_delta, gaussian_epsilon
-from accounting.pld.certified_composition import delta_bracket, epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import delta_bracket, epsilon_bracket, lower_epsilon
 from accounting.pld.pairs import DensePair
 from accounting.pld.profiles import profiles
 from accounting.rounding import Array
@@ -21,7 +21,7 @@ from accounting.shuffling.clones import (
     clones_gaussian_epsilon,
     clones_pair,
 )
-from accounting.shuffling.full import largest_pair, shuffle_epsilon_floor
+from accounting.shuffling.full import largest_pair, shuffle_lower_epsilon
 
 DELTA = 1e-5
 PROPERTY = settings(deadline=None, max_examples=25)
@@ -149,7 +149,7 @@ def test_a_pass_is_between_its_floor_and_one_gaussian(
 ) -> None:
     upper = pass_epsilon(noise_multiplier, steps, delta)
     assert upper <= gaussian_epsilon(delta, mu=2 / noise_multiplier) * (1 + 1e-12)
-    floor = shuffle_epsilon_floor(
+    floor = shuffle_lower_epsilon(
         delta,
         noise_multiplier=noise_multiplier,
         batches=steps,
@@ -226,7 +226,7 @@ def test_passes_are_between_their_floor_and_as_many_gaussians(passes: int) -> No
         steps=10**5,
         relation=NeighboringRelation.REPLACE_ONE,
     )
-    assert epsilon_floor([(floor, passes)], delta=DELTA) <= upper
+    assert lower_epsilon([(floor, passes)], delta=DELTA) <= upper
     assert delta_bracket([(pair, passes)], epsilon=upper).lower <= DELTA
 
 

@@ -27,7 +27,7 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.guarantees import DEFAULT_ACCEPT
-from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import epsilon_bracket, lower_epsilon
 from accounting.pld.pairs import Units
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
@@ -228,8 +228,8 @@ def test_a_lower_bound_comes_from_the_lower_side(
     found = guarantee(counts, relation=relation, delta=DELTA)
     alone = EventCounts(steps=dict.fromkeys(events, 2))
     lower = group_events(alone).lower
-    known = epsilon_floor(below(lower), delta=DELTA)
-    upper_side = epsilon_floor(below(group_events(alone).upper), delta=DELTA)
+    known = lower_epsilon(below(lower), delta=DELTA)
+    upper_side = lower_epsilon(below(group_events(alone).upper), delta=DELTA)
     assert found.epsilon is not None
     assert found.epsilon_lower is not None
     # The other step may add to what is known; it adds far less than lies between the sides.

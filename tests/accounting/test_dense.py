@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from accounting.events import Direction
 from accounting.pld import certified_composition, dense_pairs
-from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import epsilon_bracket, lower_epsilon
 from accounting.pld.contour.real_moments import LADDER, log_moments
 from accounting.pld.convex_hull import take_hull
 from accounting.pld.dense_pairs import cell_pair, loss_grid, profile_pair
@@ -68,7 +68,7 @@ def test_cells_tell_no_more_than_the_mixtures_and_little_less(
     exact = epsilon_bracket(
         [(SampledGaussianPair(noise_multiplier=noise, sampling_probability=q), steps)], delta=1e-5
     )
-    floor = epsilon_floor([(pair, steps)], delta=1e-5)
+    floor = lower_epsilon([(pair, steps)], delta=1e-5)
     assert exact.lower * (1 - 1e-3) <= floor <= exact.upper
 
 

@@ -15,8 +15,8 @@ from accounting.pld.certified_composition import (
     delta_bracket,
     delta_in_order,
     epsilon_bracket,
-    epsilon_floor,
     epsilon_in_order,
+    lower_epsilon,
 )
 from accounting.pld.contour import complex_moments
 from accounting.pld.contour.complex_moments import Line, line_of, log_modulus
@@ -210,7 +210,7 @@ def test_compositions_lie_between_lines_and_coins(
         delta = delta_in_order(units, direction, epsilon=exact, width=1e-8)
         assert delta_in_order(above, direction, epsilon=exact, width=1e-6) >= delta * (1 - 1e-8)
     found = epsilon_bracket(units, delta=DELTA)
-    lower, upper = epsilon_floor(below, delta=DELTA), epsilon_bracket(above, delta=DELTA).upper
+    lower, upper = lower_epsilon(below, delta=DELTA), epsilon_bracket(above, delta=DELTA).upper
     assert lower <= found.upper
     assert upper - lower <= 4e-3 * upper
     assert upper >= found.lower
@@ -325,7 +325,7 @@ def test_a_crowded_cell_has_few_shares_rounded_outward(kind: type[MixturePair]) 
     assert sum(coin.counts) == sum(line.counts) == 400
     exact = epsilon_bracket([(units[0][0], 400)], delta=DELTA)
     assert epsilon_bracket([(coin, 1)], delta=DELTA).upper >= exact.lower * (1 - 1e-4)
-    assert epsilon_floor([(line, 1)], delta=DELTA) <= exact.upper
+    assert lower_epsilon([(line, 1)], delta=DELTA) <= exact.upper
 
 
 @pytest.mark.parametrize("spacing", [0.005, 0.007, 0.04])

@@ -85,7 +85,7 @@ def test_a_mixed_ledger_costs_no_more_than_its_parts_at_any_split(seed: int) -> 
     parts = parts_of(counts)
     accept = (DEFAULT_ACCEPT, ACCEPTABLE)[seed % 2]
     for relation in (REPLACE_ONE, REPLACE_SPECIAL):
-        given: dict[str, Any] = {"relation": relation, "accept": accept, "floor": False}
+        given: dict[str, Any] = {"relation": relation, "accept": accept, "with_lower": False}
         whole = best_bound(counts, delta=DELTA, **given)
         for weights in product((1.0, 8.0), repeat=len(parts)):
             alone = [

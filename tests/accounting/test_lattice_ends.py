@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from accounting.events import Direction
-from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import epsilon_bracket, lower_epsilon
 from accounting.pld.lattice import fft_convolution
 from accounting.pld.lattice import lattice_bounds as engine
 from accounting.pld.lattice.lattice_bounds import End, lattice_delta, lattice_epsilon
 from accounting.pld.pairs import DensePair, DiscretePair, LaplacePair, Pair
 from accounting.subsampling.replacement import (
     with_replacement_add_remove_pair,
-    with_replacement_floor,
+    with_replacement_lower_pair,
 )
 from accounting.work_limit import limited
 
@@ -21,7 +21,7 @@ WIDTH = 2e-4
 STEPS = 14_000
 BATCH: dict[str, Any] = {"noise_multiplier": 1.1, "batch_size": 256, "dataset_size": 60_000}
 PAIRS: list[Pair] = [
-    with_replacement_add_remove_pair(**BATCH), with_replacement_floor(**BATCH, null=True)
+    with_replacement_add_remove_pair(**BATCH), with_replacement_lower_pair(**BATCH, null=True)
 ]  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_a_bracket_and_a_floor_of_one_end_are_those_of_both() -> None:
     upper = epsilon_bracket(units, delta=DELTA, only=End.UPPER)
     assert upper.upper == pytest.approx(both.upper, rel=1e-5)
     assert upper.lower <= both.upper
-    assert epsilon_floor(units, delta=DELTA) == pytest.approx(both.lower, rel=WIDTH)
+    assert lower_epsilon(units, delta=DELTA) == pytest.approx(both.lower, rel=WIDTH)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 100.0])

@@ -82,7 +82,7 @@ def test_noises_that_the_contour_cannot_serve_are_rounded() -> None:
 def test_a_headline_alone_is_the_same_without_its_lower_end() -> None:
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     whole = guarantee(ledger(1000), relation=relation, delta=DELTA, accept=EVERY).headline
-    alone = best_bound(ledger(1000), relation=relation, delta=DELTA, accept=EVERY, floor=False)
+    alone = best_bound(ledger(1000), relation=relation, delta=DELTA, accept=EVERY, with_lower=False)
     assert whole
     assert alone
     assert "noise-interpolation" in alone.theorems

@@ -17,20 +17,20 @@ from accounting.events import (
     RandomAllocation,
     Sampling,
 )
-from accounting.pld.certified_composition import epsilon_floor
+from accounting.pld.certified_composition import lower_epsilon
 from accounting.pld.pairs import DensePair, GaussianPair, Pair, ReplacedGaussianPair
 from accounting.pld.profiles import profiles
 from accounting.rounding import Array
 from accounting.shuffling import mirrored_sums
-from accounting.shuffling.allocation import allocation_floor
-from accounting.shuffling.mirrored_sums import mirrored_floor
+from accounting.shuffling.allocation import allocation_lower_pair
+from accounting.shuffling.mirrored_sums import mirrored_lower_pair
 
 _, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 LOSSES = np.array([0.0, 0.05, 0.2, 0.7, 1.5, 3.0])
 
 
 def floor(sigma: float, length: int, steps: int) -> Pair:
-    return mirrored_floor(noise_multiplier=sigma, steps_per_pass=length, steps=steps)
+    return mirrored_lower_pair(noise_multiplier=sigma, steps_per_pass=length, steps=steps)
 
 
 def profile(pair: Pair, direction: Direction = Direction.REMOVE) -> tuple[Array, Array]:
@@ -88,18 +88,18 @@ def test_masses_are_rounded_to_the_safe_side() -> None:
 
 
 def test_what_is_cut_off_counts_for_the_second_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    wide = epsilon_floor([(floor(1.0, 30, 30), 3)], delta=1e-5)
+    wide = lower_epsilon([(floor(1.0, 30, 30), 3)], delta=1e-5)
     monkeypatch.setattr(mirrored_sums, "_SPREAD", 0.1)
     monkeypatch.setattr(mirrored_sums, "_FAR", 0.5)
     monkeypatch.setattr(mirrored_sums, "_HALF", 150)
-    mirrored_floor.cache_clear()
+    mirrored_lower_pair.cache_clear()
     narrow = floor(1.0, 30, 30)
-    mirrored_floor.cache_clear()
+    mirrored_lower_pair.cache_clear()
     assert isinstance(narrow, DensePair)
     assert narrow.second[-1] > 0.1
     assert math.fsum(narrow.first) < 0.9
     assert math.fsum(narrow.second) >= 1
-    assert epsilon_floor([(narrow, 3)], delta=1e-5) < wide
+    assert lower_epsilon([(narrow, 3)], delta=1e-5) < wide
 
 
 def units(sampling: Sampling, sigma: float, steps: int, passes: int) -> dict[Pair, int]:
@@ -112,7 +112,7 @@ def test_of_two_instances_the_one_that_says_more_is_taken() -> None:
     # With little noise a single pass is told by its largest answer.
     bins = BallsAndBins(steps_per_pass=100)
     (once,) = units(bins, 0.3, 100, 1)
-    assert once == allocation_floor(noise_multiplier=0.3, steps_per_pass=100, steps=100)
+    assert once == allocation_lower_pair(noise_multiplier=0.3, steps_per_pass=100, steps=100)
     (often,) = units(bins, 0.7, 6000, 60)
     assert often == floor(0.7, 100, 100)
     (loud,) = units(bins, 1.5, 100, 1)
@@ -133,4 +133,4 @@ def test_several_participations_are_told_by_their_sum() -> None:
 
 def test_sixty_passes_attain_nearly_what_poisson_steps_do() -> None:
     pair = floor(1.1, 235, 235)
-    assert 4.21 <= epsilon_floor([(pair, 60)], delta=1e-5) <= 4.228
+    assert 4.21 <= lower_epsilon([(pair, 60)], delta=1e-5) <= 4.228

@@ -30,7 +30,7 @@ from accounting.literature.shuffled_responses import (
 )
 from accounting.rounding import Array
 from accounting.shuffling.clones import clones_epsilon
-from accounting.shuffling.full import shuffle_epsilon_floor
+from accounting.shuffling.full import shuffle_lower_epsilon
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "golden" / "documents_models.json").read_text(encoding="utf-8")
@@ -373,7 +373,7 @@ def test_errors_of_a_window_are_added_to_delta() -> None:
 def test_full_shuffles_from_below_are_at_least_the_reference(row: dict[str, float]) -> None:
     if row["delta_lower"] <= 0:
         return
-    floor = shuffle_epsilon_floor(
+    floor = shuffle_lower_epsilon(
         row["delta_lower"],
         noise_multiplier=2 / row["mu"],
         batches=int(row["n"]),

@@ -25,7 +25,7 @@ def schedule(seed: int) -> tuple[list[float], list[int], Sampling, dict[str, Any
     count = int(random.integers(2, 18))
     noises = low * np.exp(np.sort(random.uniform(0, float(random.uniform(0.02, 0.7)), count)))
     steps = [50 * int(n) for n in random.integers(1, 5, count)]
-    given: dict[str, Any] = {"relation": relation, "delta": DELTA, "floor": False}
+    given: dict[str, Any] = {"relation": relation, "delta": DELTA, "with_lower": False}
     if seed % 2:
         given["accept"] = ACCEPTABLE
     return [float(noise) for noise in noises], steps, KINDS[seed % len(KINDS)], given

@@ -72,7 +72,9 @@ def test_the_best_play_of_several_passes_stays_below_every_answer(
         said = privacy_profile(counts, relation=relation, epsilons=EPSILONS, accept=ACCEPTABLE)
         ratios.append(float(np.max(exact / said.upper)))
         for epsilon, delta in zip(EPSILONS[1:3].tolist(), exact[1:3].tolist(), strict=True):
-            ask = partial(best_bound, counts, relation=relation, accept=ACCEPTABLE, floor=False)
+            ask = partial(
+                best_bound, counts, relation=relation, accept=ACCEPTABLE, with_lower=False
+            )
             at_epsilon, at_delta = ask(epsilon=epsilon), ask(delta=delta)
             assert at_epsilon is not None
             assert at_delta is not None

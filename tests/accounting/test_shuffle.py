@@ -12,7 +12,7 @@ from scipy import optimize, special
 
 from accounting.events import Direction, NeighboringRelation
 from accounting.gaussian import gaussian_bracket_delta, gaussian_bracket_epsilon, gaussian_epsilon
-from accounting.pld.certified_composition import epsilon_bracket, epsilon_floor
+from accounting.pld.certified_composition import epsilon_bracket, lower_epsilon
 from accounting.pld.lattice.lattice_bounds import lattice_epsilon
 from accounting.pld.pairs import SampledGaussianPair
 from accounting.pld.profiles import NORMAL, NORMAL_SQUARED
@@ -22,8 +22,8 @@ from accounting.shuffling.full import (
     largest_pair,
     noise_of_average,
     shuffle_add_remove_mu,
-    shuffle_delta_floor,
-    shuffle_epsilon_floor,
+    shuffle_lower_delta,
+    shuffle_lower_epsilon,
 )
 
 SPECIAL, ONE, SIZE = (
@@ -46,7 +46,7 @@ def epsilon(
     relation: NeighboringRelation = SPECIAL,
     delta: float = DELTA,
 ) -> float:
-    return shuffle_epsilon_floor(
+    return shuffle_lower_epsilon(
         delta,
         noise_multiplier=noise_multiplier,
         batches=batches,
@@ -58,7 +58,7 @@ def epsilon(
 def delta_at(
     value: float, noise_multiplier: float, batches: int, steps: int, relation: NeighboringRelation
 ) -> float:
-    return shuffle_delta_floor(
+    return shuffle_lower_delta(
         value, noise_multiplier=noise_multiplier, batches=batches, steps=steps, relation=relation
     )
 
@@ -121,7 +121,7 @@ def test_passes_in_fresh_orders_lose_at_least_what_is_known(
     )
     narrow = lattice_epsilon([(pair, passes)], direction=Direction.REMOVE, delta=DELTA, width=1e-4)
     assert expected * (1 - 1e-5) < narrow[0] < expected * (1 + 3e-4)
-    wide = epsilon_floor([(pair, passes)], delta=DELTA)
+    wide = lower_epsilon([(pair, passes)], delta=DELTA)
     assert narrow[0] * (1 - 3e-4) < wide < narrow[1]
 
 
@@ -130,7 +130,7 @@ def test_what_poisson_accounting_would_say_of_ten_passes_is_refuted() -> None:
     poisson = SampledGaussianPair(noise_multiplier=1.0, sampling_probability=1e-3)
     claimed = epsilon_bracket([(poisson, 10**4)], delta=DELTA).upper
     assert claimed == pytest.approx(0.4758, rel=1e-3)
-    assert epsilon_floor([(pair, 10)], delta=DELTA) > 9 * claimed
+    assert lower_epsilon([(pair, 10)], delta=DELTA) > 9 * claimed
 
 
 def test_passes_that_share_one_order_are_not_amplified_at_all() -> None:
@@ -219,7 +219,7 @@ def test_a_pair_of_one_pass_says_nearly_what_the_closed_form_does(
     assert math.fsum(pair.first) == pytest.approx(1, abs=1e-9)
     assert math.fsum(pair.second) == pytest.approx(1, abs=1e-9)
     alone = epsilon(noise_multiplier, batches, relation=relation)
-    found = epsilon_floor([(pair, 1)], delta=DELTA)
+    found = lower_epsilon([(pair, 1)], delta=DELTA)
     assert alone * (1 - 1e-4) - 1e-5 <= found <= alone * (1 + 1e-9)
 
 
@@ -229,7 +229,7 @@ def test_extreme_passes_have_floors(noise_multiplier: float, batches: int) -> No
     pair = largest_pair(
         noise_multiplier=noise_multiplier, batches=batches, steps=batches, relation=ONE
     )
-    floor = epsilon_floor([(pair, 2)], delta=DELTA)
+    floor = lower_epsilon([(pair, 2)], delta=DELTA)
     assert 0 <= floor < math.inf
     assert (floor > 100) == (noise_multiplier < 1)
     assert 0 <= epsilon(noise_multiplier, batches) < math.inf

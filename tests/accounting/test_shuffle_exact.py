@@ -12,13 +12,13 @@ import pytest
 
 from accounting.events import NeighboringRelation
 from accounting.gaussian import gaussian_delta
-from accounting.pld.certified_composition import epsilon_floor
+from accounting.pld.certified_composition import lower_epsilon
 from accounting.rounding import Array
 from accounting.shuffling.full import (
     largest_pair,
     noise_of_average,
     shuffle_add_remove_mu,
-    shuffle_delta_floor,
+    shuffle_lower_delta,
 )
 
 SPECIAL, ONE, SIZE = (
@@ -138,7 +138,7 @@ def test_the_floor_is_below_what_some_records_lose_and_that_below_one_gaussian(
         sigma=sigma,
     )
     for epsilon, delta in zip(EPSILONS, exact, strict=True):
-        floor = shuffle_delta_floor(
+        floor = shuffle_lower_delta(
             epsilon,
             noise_multiplier=sigma,
             batches=_batches(records, batch_size),
@@ -183,7 +183,7 @@ def test_adding_or_removing_a_record_stays_below_its_gaussian_and_above_its_floo
             for game in games
         ]
         for place, epsilon in enumerate(EPSILONS):
-            floor = shuffle_delta_floor(
+            floor = shuffle_lower_delta(
                 epsilon,
                 noise_multiplier=sigma,
                 batches=_batches(records, batch_size),
@@ -245,7 +245,7 @@ def test_two_passes_in_one_order_are_one_pass_with_less_noise(
     one = _exact(_neighbours(star, relation), batch_size=1, steps=2, sigma=merged)
     assert exact == pytest.approx(one, rel=0.02)
     for epsilon, delta in zip(EPSILONS, exact, strict=True):
-        floor = shuffle_delta_floor(
+        floor = shuffle_lower_delta(
             epsilon, noise_multiplier=merged, batches=2, steps=2, relation=relation
         )
         assert floor <= delta * 1.02
@@ -289,6 +289,6 @@ def test_the_floor_of_composed_passes_is_below_what_some_records_lose(
     )
     cell = float(axis[1] - axis[0]) ** 2
     for delta in (0.2, 0.02):
-        floor = epsilon_floor([(pair, 2)], delta=delta)
+        floor = lower_epsilon([(pair, 2)], delta=delta)
         assert _composed(first, second, floor, cell) >= delta * (1 - GRID)
         assert _composed(first, second, 1.3 * floor, cell) < delta

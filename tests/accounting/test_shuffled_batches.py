@@ -72,7 +72,7 @@ def answer(
         delta=delta,
         epsilon=epsilon,
         accountant="pld",
-        floor=False,
+        with_lower=False,
     )
     assert found is not None
     return found

@@ -161,7 +161,7 @@ CASES: list[tuple[Sampling, Callable[[Data], Sums], int]] = [
 @pytest.mark.parametrize("relation", NeighboringRelation)
 @pytest.mark.parametrize(("sampling", "law", "size"), CASES)
 @pytest.mark.parametrize("sigma", [0.7, 1.5])
-def test_no_dataset_loses_more_than_the_bound_or_less_than_the_floor(
+def test_no_dataset_loses_more_than_the_bound_or_less_than_the_lower_pair(
     sampling: Sampling,
     law: Callable[[Data], Sums],
     size: int,
@@ -195,7 +195,7 @@ def test_no_weights_lose_more_than_the_largest_allows(
     assert np.all(added <= profiles(pair, direction=Direction.ADD, losses=LOSSES)[1] + 1e-8)
 
 
-def test_the_largest_weight_attains_its_floor() -> None:
+def test_the_largest_weight_attains_its_lower_pair() -> None:
     event = Event(mechanism=Gaussian(noise_multiplier=1.0), sampling=NonUniform(max_weight=0.5))
     for relation in (REPLACE_ONE, REPLACE_SPECIAL):
         floor = lower_bound_pair(event, relation)

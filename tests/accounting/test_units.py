@@ -34,7 +34,7 @@ from accounting.guarantees import Status
 from accounting.pld.certified_composition import delta_bracket
 from accounting.subsampling.units import (
     TooManyRowsError,
-    poisson_unit_floor,
+    poisson_unit_lower_pair,
     poisson_unit_pair,
     rows_in_batch,
     unit_release_mu,
@@ -157,7 +157,7 @@ def test_no_person_in_the_plane_loses_more_than_the_pair_says() -> None:
 def test_the_lower_pair_is_below_and_close() -> None:
     given = {"noise_multiplier": 1.2, "sampling_probability": 0.05, "rows": 5}
     above = delta_bracket([(poisson_unit_pair(**given), 20)], epsilon=1.0)  # type: ignore[arg-type]
-    below = delta_bracket([(poisson_unit_floor(**given), 20)], epsilon=1.0)  # type: ignore[arg-type]
+    below = delta_bracket([(poisson_unit_lower_pair(**given), 20)], epsilon=1.0)  # type: ignore[arg-type]
     assert 0.99 * above.upper <= below.lower <= above.upper
 
 

@@ -295,7 +295,7 @@ def test_what_an_accountant_cannot_work_out_is_bounded_by_fewer_events(
     assert found.headline.accountant == "pld"
     assert "outward-rounding" in found.headline.theorems
     assert exact.epsilon < found.epsilon < 1.05 * exact.epsilon
-    again = best_bound(counts, **given, floor=False)
+    again = best_bound(counts, **given, with_lower=False)
     assert again is not None
     assert again.epsilon == found.epsilon
 

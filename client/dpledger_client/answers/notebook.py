@@ -99,11 +99,11 @@ class _Scale:
 
 
 def _axes(scale: _Scale) -> list[str]:
-    floor, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     highest = scale.epsilon / _ROOM
     ticks = [0.0, highest / 2, highest]
     return [
-        f'<path d="M{_LEFT} {_TOP}V{floor}H{right}" fill="none" stroke="currentColor"/>',
+        f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" fill="none" stroke="currentColor"/>',
         *(
             f'<text x="{_LEFT - 6}" y="{scale.y(tick) + 4:.1f}" text-anchor="end">{tick:.3g}</text>'
             for tick in ticks

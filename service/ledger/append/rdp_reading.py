@@ -177,7 +177,7 @@ def form_of(
         delta=delta,
         accept=accept,
         accountant=_READING,
-        floor=False,
+        with_lower=False,
     )
     return {
         **NOT_WORKED_OUT,

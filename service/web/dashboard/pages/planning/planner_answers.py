@@ -135,7 +135,7 @@ def quick_bound(form: PlannerForm) -> Bound | None:
             delta=form.delta,
             accept=accept,
             accountant=accountant,
-            floor=False,
+            with_lower=False,
         )
 
     for accountant, points in QUICK_TRIES:
