@@ -58,8 +58,8 @@ def _acts(
     yield ("time", "act", "by", *(("dataset",) if everywhere else ()), "content")
     for log in logs(connection) if everywhere else [dataset]:
         for act in all_acts(connection, log, by=by):
-            home = (act.dataset or "",) if everywhere else ()
-            yield act.acted_at, act.kind, act.by or "", *home, canonical(act.content)
+            named = (act.dataset or "",) if everywhere else ()
+            yield act.acted_at, act.kind, act.by or "", *named, canonical(act.content)
 
 
 def _entries(connection: "Connection", by: str, dataset: str | None) -> Iterator[tuple[str, ...]]:

@@ -38,7 +38,7 @@ _COUNTS: Final = (
         runs.c.dataset_id,
     )
     .join(runs, runs.c.id == run_balances.c.run_id)
-    .where(runs.c.dataset_id.in_(bindparam("homes", expanding=True)))
+    .where(runs.c.dataset_id.in_(bindparam("datasets", expanding=True)))
     .limit(_ROWS_MAX + 1)
 )
 _COUNTS_OF_RUNS: Final = select(
@@ -48,7 +48,7 @@ _COUNTS_OF_RUNS: Final = select(
     run_balances.c.passes,
 ).where(run_balances.c.run_id.in_(bindparam("runs", expanding=True)))
 _CORRECTED_STEPS: Final = select(func.sum(corrections.c.steps)).where(
-    corrections.c.dataset_id.in_(bindparam("homes", expanding=True))
+    corrections.c.dataset_id.in_(bindparam("datasets", expanding=True))
 )
 _NAMES: Final = select(runs.c.id, runs.c.name).where(
     runs.c.id.in_(bindparam("runs", expanding=True))
@@ -126,7 +126,7 @@ class Explanation(Answer):
 class AttributedPart:
     """What some steps add to the filter's totals."""
 
-    home: int
+    dataset_id: int
     steps: int = 0
     uncovered: int = 0
     loss: int = 0
@@ -165,7 +165,7 @@ class AttributionInputs:
     """What is read once of a dataset, and told in several ways."""
 
     dataset: Row[Any]
-    homes: Mapping[int, PricedDataset]
+    priced: Mapping[int, PricedDataset]
     accumulator: BudgetAccumulator
     prices: EventCosts
     lost: BudgetDelta  # what expired
@@ -183,15 +183,15 @@ def grounds_of(connection: Connection, dataset: Row[Any]) -> AttributionInputs:
     Raises:
         TooExpensiveError: it has too many different events, or its runs have.
     """
-    homes, accumulator = priced_datasets(connection, dataset), tally_of(connection, dataset)
-    prices = EventCosts(connection, homes, accumulator)
+    priced, accumulator = priced_datasets(connection, dataset), tally_of(connection, dataset)
+    prices = EventCosts(connection, priced, accumulator)
     return AttributionInputs(
         dataset=dataset,
-        homes=homes,
+        priced=priced,
         accumulator=accumulator,
         prices=prices,
         lost=expired_reservations(connection, dataset, now()),
-        parts=_parts(connection, homes, prices),
+        parts=_parts(connection, priced, prices),
     )
 
 
@@ -248,7 +248,7 @@ def explain_spending(
     connection: Connection, found: AttributionInputs, *, delta: float, most: int | None = None
 ) -> Explanation:
     """Who spent what, at a delta; so many runs are told one by one, else RUNS_MAX."""
-    dataset, homes = found.dataset, found.homes
+    dataset, priced = found.dataset, found.priced
     accumulator, prices = found.accumulator, found.prices
     at, lost, parts = delta, found.lost, found.parts
     sums = accumulator.sums(lost)
@@ -279,13 +279,13 @@ def explain_spending(
         runs=[
             RunSpent(
                 run=names[run],
-                dataset=homes[parts[run].home].name,
+                dataset=priced[parts[run].dataset_id].name,
                 **_spent(parts[run], whole, told[run]),
             )
             for run in largest
         ],
         others=_others(parts, units, prices, whole, at),
-        datasets=_by_dataset(homes, parts, whole),
+        datasets=_by_dataset(priced, parts, whole),
         corrected=corrected,
         pending=_reserved(prices.reserved_steps - lost_steps, sums, prices, whole),
         forfeited=_reserved(lost_steps, Totals(before.spent, sums.spent), prices, whole),
@@ -302,20 +302,20 @@ def _order_advice(scope: EnforcedBudget | None, prices: EventCosts) -> str | Non
 
 
 def _parts(
-    connection: Connection, homes: Mapping[int, PricedDataset], prices: EventCosts
+    connection: Connection, priced: Mapping[int, PricedDataset], prices: EventCosts
 ) -> dict[int, AttributedPart]:
     """What each run adds to the filter's totals."""
     found: dict[int, AttributedPart] = {}
     rows = connection.execute(
-        _COUNTS, {"homes": list(homes)}, execution_options={"yield_per": _FETCHED}
+        _COUNTS, {"datasets": list(priced)}, execution_options={"yield_per": _FETCHED}
     )
     with rows:
-        for number, (run, event, steps, passes, home) in enumerate(rows):
+        for number, (run, event, steps, passes, dataset_id) in enumerate(rows):
             if number == _ROWS_MAX:
                 raise TooExpensiveError(f"Its runs have more than {_ROWS_MAX} different events.")
             part = found.get(run)
             if part is None:
-                part = found[run] = AttributedPart(home)
+                part = found[run] = AttributedPart(dataset_id)
             place = prices.place[event]
             units, (uncovered, loss) = prices.count(place, steps, passes), prices.costs[place]
             part.steps += steps
@@ -357,23 +357,23 @@ def _others(
     return RestSpent(runs=len(rest), **_spent(_sum(rest, 0), whole, epsilons))
 
 
-def _sum(parts: Iterable[AttributedPart], home: int) -> AttributedPart:
-    total = AttributedPart(home)
+def _sum(parts: Iterable[AttributedPart], dataset_id: int) -> AttributedPart:
+    total = AttributedPart(dataset_id)
     for part in parts:
         total += part
     return total
 
 
 def _by_dataset(
-    homes: Mapping[int, PricedDataset], parts: Mapping[int, AttributedPart], whole: int
+    priced: Mapping[int, PricedDataset], parts: Mapping[int, AttributedPart], whole: int
 ) -> list[DatasetSpent]:
     found = []
-    for number, home in homes.items():
-        own = [part for part in parts.values() if part.home == number]
+    for number, one in priced.items():
+        own = [part for part in parts.values() if part.dataset_id == number]
         total = _sum(own, number)
         found.append(
             DatasetSpent(
-                dataset=home.name, runs=len(own), steps=total.steps, share=total.share(whole)
+                dataset=one.name, runs=len(own), steps=total.steps, share=total.share(whole)
             )
         )
     return found
@@ -383,7 +383,7 @@ def _corrected(
     connection: Connection, found: AttributionInputs, spent: Total, whole: int
 ) -> CorrectedPart:
     """What is spent beyond the recorded steps of all runs."""
-    steps = connection.scalar(_CORRECTED_STEPS, {"homes": list(found.homes)}) or 0
+    steps = connection.scalar(_CORRECTED_STEPS, {"datasets": list(found.priced)}) or 0
     part = AttributedPart(0)
     if steps:
         recorded, told = _sum(found.parts.values(), 0), found.prices.told(spent)

@@ -38,7 +38,7 @@ _LARGE: Final = (48.0, 64.0, 128.0)  # at which little is read best
 _ALL: Final[tuple[float, ...]] = tuple(ORDERS.tolist())
 LOSSES_MAX: Final = 4096  # remembered; at most a kilobyte each
 
-_HOMES: Final = (
+_DATASETS: Final = (
     select(
         *(datasets.c.id, datasets.c.name, datasets.c.dataset_size),
         *(lineage.c.exactly_one, lineage.c.most_rows),
@@ -54,7 +54,7 @@ _HOMES: Final = (
 )
 _EVENTS: Final = (
     select(distinct_events)
-    .where(distinct_events.c.dataset_id.in_(bindparam("homes", expanding=True)))
+    .where(distinct_events.c.dataset_id.in_(bindparam("datasets", expanding=True)))
     .limit(PRICED_EVENTS_MAX + 1)
 )
 
@@ -80,7 +80,7 @@ def priced_datasets(connection: Connection, dataset: Row[Any]) -> dict[int, Pric
             rows=rows_of(row),
             own=row.id == dataset.id,
         )
-        for row in connection.execute(_HOMES, {"dataset": dataset.id})
+        for row in connection.execute(_DATASETS, {"dataset": dataset.id})
     }
     return {dataset.id: found.pop(dataset.id), **found}
 
@@ -91,7 +91,7 @@ class EventCosts:
     def __init__(
         self,
         connection: Connection,
-        homes: Mapping[int, PricedDataset],
+        priced: Mapping[int, PricedDataset],
         accumulator: BudgetAccumulator,
     ) -> None:
         """Read the events.
@@ -99,7 +99,7 @@ class EventCosts:
         Raises:
             TooExpensiveError: there are too many, or they take too much work.
         """
-        rows = connection.execute(_EVENTS, {"homes": list(homes)}).all()
+        rows = connection.execute(_EVENTS, {"datasets": list(priced)}).all()
         if len(rows) > PRICED_EVENTS_MAX:
             raise TooExpensiveError(
                 f"The dataset has more than {PRICED_EVENTS_MAX} different events."
@@ -109,14 +109,14 @@ class EventCosts:
         self._beside = isinstance(held_by, EnvelopeFilter) and held_by.is_read_beside(sums.held)
         self.place = {row.id: place for place, row in enumerate(rows)}
         own = {
-            (row.dataset_id, event_of(row.content, homes[row.dataset_id].dataset_size)): place
+            (row.dataset_id, event_of(row.content, priced[row.dataset_id].dataset_size)): place
             for place, row in enumerate(rows)
         }
-        facts = list(facts_of_corrected_runs(connection, homes))
+        facts = list(facts_of_corrected_runs(connection, priced))
         for run, found in facts:  # a correction may leave passes that no entry counts
             for event in _changes(found):
                 own.setdefault((run.dataset_id, event), len(own))
-        self.events = [self._seen(event, homes[home]) for home, event in own]
+        self.events = [self._seen(event, priced[dataset_id]) for dataset_id, event in own]
         self._known_orders = _known_orders(self.events)
         self.events += sorted(self._known_orders - set(self.events), key=repr)
         self.by_pass = [by_pass(event) for event in self.events]
@@ -144,11 +144,11 @@ class EventCosts:
             return int(held_by.is_outside(total)), held_by.steps_of(total)
         return total[0], total[self._column]
 
-    def _seen(self, event: Event, home: PricedDataset) -> Event:
-        if home.own:
+    def _seen(self, event: Event, dataset: PricedDataset) -> Event:
+        if dataset.own:
             return event
         relation = self.accumulator.relation
-        return seen_as(event, relation=relation, rows=home.rows)
+        return seen_as(event, relation=relation, rows=dataset.rows)
 
     def _curves(self) -> tuple[Array, Array]:
         found = [
@@ -179,12 +179,12 @@ class EventCosts:
         return np.zeros(len(self.events), dtype=np.int64)
 
     def _change(
-        self, found: RecordedCounts, home: int, own: Mapping[tuple[int, Event], int]
+        self, found: RecordedCounts, dataset_id: int, own: Mapping[tuple[int, Event], int]
     ) -> Units:
         """What the corrections of a run change of how often each event counts."""
         change = self._nothing()
         for event, (steps, passes) in _changes(found).items():
-            place = own[home, event]
+            place = own[dataset_id, event]
             change[place] += self.count(place, steps, passes)
         return change
 

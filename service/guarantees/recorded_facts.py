@@ -56,7 +56,7 @@ REASON_NO_ORIGIN: Final = "was opened before the ledger kept where branches begi
 _KNOWN_MAX: Final = 1000  # corrected runs that are kept; some kilobytes each
 _known: VersionedCache[RecordedCounts] = VersionedCache(_KNOWN_MAX)
 _CORRECTED_RUNS: Final = select(runs).where(
-    runs.c.dataset_id.in_(bindparam("homes", expanding=True)),
+    runs.c.dataset_id.in_(bindparam("datasets", expanding=True)),
     exists().where(corrections.c.run_id == runs.c.id),
 )
 _BRANCHES: Final = select(
@@ -123,14 +123,14 @@ def run_facts(
 
 
 def facts_of_corrected_runs(
-    connection: Connection, homes: Iterable[int]
+    connection: Connection, family: Iterable[int]
 ) -> Iterator[tuple[Row[Any], RecordedCounts]]:
     """Read each corrected run of some datasets, and what it did; anew only where that changed.
 
     Raises:
         TooExpensiveError: more entries of a run would have to be read than one question may read.
     """
-    for row in connection.execute(_CORRECTED_RUNS, {"homes": list(homes)}).all():
+    for row in connection.execute(_CORRECTED_RUNS, {"datasets": list(family)}).all():
         steps = [one.next_step - one.from_step for one in branches_of(connection, row)]
         version = (*steps, correction_count(connection, row))
         # The time keeps apart the runs of two databases that have the same number.
@@ -165,33 +165,33 @@ def dataset_facts(
     Raises:
         TooExpensiveError: more entries would have to be read than one question may read.
     """
-    homes = _homes(connection, dataset, until, known)
+    family = _family(connection, dataset, until, known)
     if until is not None:
-        require_few(sum(min(home.until, home.head) for home in homes))  # sequences have no gaps
-        return _together([home.seen(_home_facts(connection, home)) for home in homes], homes)
+        require_few(sum(min(one.until, one.head) for one in family))  # sequences have no gaps
+        return _together([one.seen(_member_facts(connection, one)) for one in family], family)
     counts = dataset_counts(connection, dataset, reserved=reserved)
     changed = [
-        home.seen(_corrected_branches(connection, home.found, home.dataset_size, taken))
-        for home in homes
-        if home.found
-        for taken in [taken_in_dataset(connection, home.id)]
+        member.seen(_corrected_branches(connection, member.found, member.dataset_size, taken))
+        for member in family
+        if member.found
+        for taken in [taken_in_dataset(connection, member.id)]
     ]
     corrected = None
     if changed and not reserved:
         corrected = _exchanged(counts, changed)
     elif changed:
         ran = _exchanged(dataset_counts(connection, dataset), changed)
-        ahead = [home.view(held_anew(connection, home.id, home.dataset_size)) for home in homes]
+        ahead = [one.view(held_anew(connection, one.id, one.dataset_size)) for one in family]
         corrected = without_starts(total([ran, *ahead]))
     count = sum(one.corrections for one in changed)
-    inherited = len(homes) > 1
+    inherited = len(family) > 1
     return RecordedCounts(
         recorded=counts, corrected=corrected, corrections=count, inherited=inherited
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Home:
+class _Member:
     """A dataset whose entries count, and how the records that are asked about see them."""
 
     id: int
@@ -207,16 +207,18 @@ class _Home:
         return replace(facts, recorded=self.view(facts.recorded), corrected=corrected)
 
 
-def _homes(connection: Connection, dataset: Row[Any], until: int | None, known: int) -> list[_Home]:
+def _family(
+    connection: Connection, dataset: Row[Any], until: int | None, known: int
+) -> list[_Member]:
     """The dataset, and all that were made from it."""
     relation = NeighboringRelation(dataset.neighboring_relation)
 
-    def home(
+    def member(
         row: Row[Any], last: int, aware: int, view: Callable[[EventCounts], EventCounts]
-    ) -> _Home:
+    ) -> _Member:
         values = {"dataset": row.id, "known": aware}
         found = by_branch(connection.execute(CORRECTIONS_OF_DATASET, values))
-        return _Home(
+        return _Member(
             id=row.id,
             dataset_size=row.dataset_size,
             head=row.head_sequence,
@@ -226,7 +228,7 @@ def _homes(connection: Connection, dataset: Row[Any], until: int | None, known: 
         )
 
     last = LATEST if until is None else until
-    homes = [home(dataset, last, known, lambda counts: counts)]
+    family = [member(dataset, last, known, lambda counts: counts)]
     moment = connection.scalar(_NEXT_MOMENT, {"dataset": dataset.id, "after": last})
     below: list[Any] = list(connection.execute(DESCENDANTS, {"dataset": dataset.id}))
     for row in below:
@@ -235,18 +237,18 @@ def _homes(connection: Connection, dataset: Row[Any], until: int | None, known: 
             then = {"dataset": row.id, "moment": moment}
             theirs = connection.scalar(_REACHED, then) or 0
         view = partial(seen_by_ancestor, relation=relation, rows=rows_of(row))
-        homes.append(home(row, theirs, LATEST if known == LATEST else theirs, view))
-    return homes
+        family.append(member(row, theirs, LATEST if known == LATEST else theirs, view))
+    return family
 
 
-def _home_facts(connection: Connection, home: _Home) -> RecordedCounts:
-    rows = streamed(connection, OF_DATASET, dataset=home.id, until=home.until)
-    taken = taken_in_dataset(connection, home.id)
-    return folded(parts_of(rows), home.found, home.dataset_size, taken)
+def _member_facts(connection: Connection, member: _Member) -> RecordedCounts:
+    rows = streamed(connection, OF_DATASET, dataset=member.id, until=member.until)
+    taken = taken_in_dataset(connection, member.id)
+    return folded(parts_of(rows), member.found, member.dataset_size, taken)
 
 
-def _together(each: Sequence[RecordedCounts], homes: Sequence[_Home]) -> RecordedCounts:
-    corrections, inherited = sum(one.corrections for one in each), len(homes) > 1
+def _together(each: Sequence[RecordedCounts], family: Sequence[_Member]) -> RecordedCounts:
+    corrections, inherited = sum(one.corrections for one in each), len(family) > 1
     plain = total(one.recorded for one in each)
     better = total(one.accounts[-1] for one in each)
     if inherited:

@@ -32,7 +32,7 @@ _POINTS: Final = 60  # of a picture that is some hundred pixels wide
 SPENDING_RUNS_MAX: Final = 7  # told one by one: more colours are not told apart
 SPENDING_ENTRIES_MAX: Final = 6_000  # of the latest that are read: some ten milliseconds
 SPENDINGS_MAX: Final = 200  # that are kept; some twenty kilobytes each
-_HOMES_MAX: Final = 50  # datasets whose entries are read
+_DATASETS_MAX: Final = 50  # datasets whose entries are read
 _STAGES: Final = 20  # times at which corrections begin to count; of more some count too early
 
 
@@ -160,7 +160,7 @@ def _moments(
 def _first_stage(connection: Connection, found: AttributionInputs) -> list[_Stage]:
     """When the first correction began to count, if there is one."""
     first = select(func.min(corrections.c.recorded_at))
-    at = connection.scalar(first.where(corrections.c.dataset_id.in_(list(found.homes))))
+    at = connection.scalar(first.where(corrections.c.dataset_id.in_(list(found.priced))))
     return [] if at is None else [_Stage(utc(at), CorrectionSums())]
 
 
@@ -168,14 +168,14 @@ def _stages(connection: Connection, found: AttributionInputs) -> list[_Stage]:
     """When corrections of the dataset, and of those that were made from it, began to count."""
     query = (
         select(corrections.c.id, corrections.c.recorded_at)
-        .where(corrections.c.dataset_id.in_(list(found.homes)))
+        .where(corrections.c.dataset_id.in_(list(found.priced)))
         .order_by(corrections.c.id)
     )
     rows = connection.execute(query).all()
     if not rows:
         return []
-    below = {one: ITSELF if home.own else home.rows for one, home in found.homes.items()}
-    sizes = {one: home.dataset_size for one, home in found.homes.items()}
+    below = {one: ITSELF if of.own else of.rows for one, of in found.priced.items()}
+    sizes = {one: of.dataset_size for one, of in found.priced.items()}
     accumulator = found.accumulator.copy()
     accumulator.replace_corrections(CorrectionSums())
     told, shifted = corrections_seen(connection, accumulator.relation, below, sizes)
@@ -194,7 +194,7 @@ def _heads(connection: Connection, found: AttributionInputs) -> dict[int, int]:
     """The datasets whose entries are read, and how many each has; the largest, if they are many."""
     query = (
         select(datasets.c.id, datasets.c.head_sequence)
-        .where(datasets.c.id.in_(list(found.homes)))
+        .where(datasets.c.id.in_(list(found.priced)))
         .order_by(datasets.c.head_sequence.desc())
     )
     return {row.id: row.head_sequence for row in connection.execute(query)}
@@ -203,7 +203,7 @@ def _heads(connection: Connection, found: AttributionInputs) -> dict[int, int]:
 def _first_read(heads: Mapping[int, int]) -> dict[int, int]:
     """The entry of each dataset after which all are read: as great a part of each."""
     total = sum(heads.values())
-    read = list(heads)[:_HOMES_MAX]
+    read = list(heads)[:_DATASETS_MAX]
     left = max(0, total - SPENDING_ENTRIES_MAX)
     return {one: -(-heads[one] * left // total) if total else 0 for one in read if heads[one]}
 
@@ -358,7 +358,7 @@ def _parts(
 ) -> tuple[SpendingPart, ...]:
     names = names_of(connection, largest)
     told = [
-        SpendingPart(run=names[run], dataset=found.homes[found.parts[run].home].name)
+        SpendingPart(run=names[run], dataset=found.priced[found.parts[run].dataset_id].name)
         for run in largest
     ]
     return (*told, SpendingPart(run=None, dataset=None, runs=len(found.parts) - len(largest)))

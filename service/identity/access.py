@@ -19,7 +19,7 @@ REMEMBERED_MAX: Final = 100_000  # names; some two hundred bytes each
 
 _NAMED: Final[BindParameter[str]] = bindparam("named")
 # The dataset of what a path names.
-_HOMES: Final = {
+_DATASETS: Final = {
     "run": select(datasets.c.name)
     .join(runs, runs.c.dataset_id == datasets.c.id)
     .where(runs.c.name == _NAMED),
@@ -77,7 +77,7 @@ class Reach:
         Raises:
             NotFoundError: the path names a dataset that the key does not reach.
         """
-        if names and not (names.keys() & {"dataset", *_HOMES} or names.keys() <= OPEN_NOUNS):
+        if names and not (names.keys() & {"dataset", *_DATASETS} or names.keys() <= OPEN_NOUNS):
             # A noun without a rule may belong to any dataset.
             raise NotFoundError("A key that is limited to datasets may not use this.")
         if "dataset" in names:
@@ -85,7 +85,7 @@ class Reach:
         return [
             (noun, name)
             for noun, name in names.items()
-            if noun in _HOMES and (key, noun, name) not in self._found
+            if noun in _DATASETS and (key, noun, name) not in self._found
         ]
 
     def require(self, key: str, limit: frozenset[str], noun: str, name: str) -> None:
@@ -97,8 +97,8 @@ class Reach:
         if not valid_name(name):
             return  # its form is refused
         with snapshot(self._engine) as connection:
-            home = connection.scalar(_HOMES[noun], _asked(noun, name))
-        if home is None or home not in limit:
+            dataset = connection.scalar(_DATASETS[noun], _asked(noun, name))
+        if dataset is None or dataset not in limit:
             raise NotFoundError(f"There is no such {noun.replace('_', ' ')}.")
         if len(self._found) >= REMEMBERED_MAX:
             self._found.clear()

@@ -65,8 +65,8 @@ def create_branch(
         ConflictError: the same writer did, from another step or branch, or in another order.
     """
     if new.order == CONTINUED:  # the ancestors are locked first
-        home = dataset_of(connection, find_run(connection, run_name))
-        lock_parents(connection, [home.name])
+        dataset = dataset_of(connection, find_run(connection, run_name))
+        lock_parents(connection, [dataset.name])
     run, dataset = lock_run(connection, run_name)
     found = branches_of(connection, run)
     created = all(one.name != new.name for one in found)

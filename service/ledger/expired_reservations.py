@@ -26,7 +26,7 @@ _EXPIRED: Final = (
         branches.c.pass_position,
         distinct_events.c.content,
         _pass_events.c.content.label("open_content"),
-        datasets.c.id.label("home"),
+        datasets.c.id.label("dataset_id"),
         datasets.c.dataset_size,
         lineage.c.exactly_one,
         lineage.c.most_rows,
@@ -79,7 +79,7 @@ def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Any]) -> Ev
         if row.end_step > max(row.first_step, row.next_step)
     ]
     lost = count_reserved(open_pass, spans)
-    if first.home == dataset_id:
+    if first.dataset_id == dataset_id:
         return lost
     return as_seen_by_ancestor(
         BudgetDelta(recorded=lost), relation=relation, rows=rows_of(first)

@@ -224,17 +224,17 @@ def return_plan(work: UnitOfWork, run_name: str, *, by: str | None = None) -> No
     state, run = work.run(run_name)
     branch = work.branch(run, MAIN)
     before = holds(branch, branch.next_step, branch.open_pass)
-    held = [one for one in branch.leases if one.name is None and one.state == OPEN]
-    for lease in held:
-        lease.end_step = max(lease.first_step, branch.next_step)
-        lease.state = RELEASED
+    held = [one for one in branch.reservations if one.name is None and one.state == OPEN]
+    for reservation in held:
+        reservation.end_step = max(reservation.first_step, branch.next_step)
+        reservation.state = RELEASED
     after = holds(branch, branch.next_step, branch.open_pass)
-    rows = [(lease.end_step, lease.state, lease.id) for lease in held]
+    rows = [(reservation.end_step, reservation.state, reservation.id) for reservation in held]
     bulk.update(work.connection, reservations, "id", ("end_step", "state"), rows)
     ended = build_log_records(
         work.connection, "reservation_end", dataset_id=state.id, run_id=run.id, by=by
     )
-    returned = {(None, lease.first_step) for lease in held}
+    returned = {(None, reservation.first_step) for reservation in held}
     state.note(act for act in ended if (act.content["name"], act.content["first_step"]) in returned)
     state.take(run, held_since(before, after), {})
     work.write()

@@ -101,9 +101,9 @@ def give_back(
     dataset, run = work.run(run_name)
     branch = work.branch(run, branch_name)
     before = holds(branch, branch.next_step, branch.open_pass)
-    for lease in branch.leases:
-        if lease.id in ends:
-            lease.end_step, lease.state = ends[lease.id], state
+    for reservation in branch.reservations:
+        if reservation.id in ends:
+            reservation.end_step, reservation.state = ends[reservation.id], state
     after = holds(branch, branch.next_step, branch.open_pass)
     dataset.take(run, held_since(before, after), {})
     if run.scope is not None:

@@ -242,7 +242,7 @@ class Reserve:
             OutOfSequenceError: an event names another first step.
         """
         asked = self.new.parts
-        held = sum(lease.name is not None for lease in branch.leases)
+        held = sum(one.name is not None for one in branch.reservations)
         if held + len(asked) > LEASES_MAX:
             raise ConflictError(
                 f"The branch would have more than {LEASES_MAX} reserved events that are open; "
@@ -330,7 +330,7 @@ def insert_reservation(
     inserted = insert(reservations).returning(reservations.c.name, reservations.c.id)
     rows = {row.name: int(row.id) for row in work.connection.execute(inserted, values)}
     for named, part in zip(names, parts, strict=True):
-        branch.leases.append(
+        branch.reservations.append(
             Reservation(
                 id=rows[named],
                 name=named,

@@ -62,20 +62,22 @@ class CertifiedEpsilons:
             seconds: of processor time, after which the rest is left for the next look; at least one
                 that was not known is worked out.
         """
-        homes = _homes_of(connection, rows)
-        rows = [row for row in rows if delta_of(homes[row.dataset_id], row) is not None]
-        versions = _versions(connection, rows, homes)
+        dataset_rows = _datasets_of(connection, rows)
+        rows = [row for row in rows if delta_of(dataset_rows[row.dataset_id], row) is not None]
+        versions = _versions(connection, rows, dataset_rows)
         unknown = [row.id for row in rows if self._runs.get(_key(row), versions[row.id]) is None]
         usual = [row for row in rows if row.id in unknown and versions[row.id][-1] is None]
-        sizes = {row.id: homes[row.dataset_id].dataset_size for row in usual}
+        sizes = {row.id: dataset_rows[row.dataset_id].dataset_size for row in usual}
         counts = counts_of_runs(connection, sizes) if sizes else {}
 
         def work_out(row: Row[Any]) -> GuaranteeAnswer:
-            home = homes[row.dataset_id]
-            delta = delta_of(home, row)
+            dataset_row = dataset_rows[row.dataset_id]
+            delta = delta_of(dataset_row, row)
             if row.id not in counts:
                 return run_guarantee(connection, row.name, Question(delta=delta))
-            return guarantee_of(counts[row.id], home, sequence=home.head_sequence, delta=delta)
+            return guarantee_of(
+                counts[row.id], dataset_row, sequence=dataset_row.head_sequence, delta=delta
+            )
 
         return _read(self._runs, rows, versions, work_out, seconds)
 
@@ -137,13 +139,13 @@ def _key(row: Row[Any]) -> Hashable:
     return row.id, row.created_at
 
 
-def _homes_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, Row[Any]]:
+def _datasets_of(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, Row[Any]]:
     ids = sorted({row.dataset_id for row in rows})
     return {row.id: row for row in connection.execute(DATASETS, {"ids": ids})}
 
 
 def _versions(
-    connection: Connection, rows: Sequence[Row[Any]], homes: Mapping[int, Row[Any]]
+    connection: Connection, rows: Sequence[Row[Any]], dataset_rows: Mapping[int, Row[Any]]
 ) -> dict[int, tuple[Hashable, ...]]:
     """What the guarantee of each run depends on; the last part is None if its steps decide it."""
     ids = [row.id for row in rows]
@@ -151,8 +153,8 @@ def _versions(
     steps = steps_of(connection, ids)
     found: dict[int, tuple[Hashable, ...]] = {}
     for row in rows:
-        home = homes[row.dataset_id]
+        dataset_row = dataset_rows[row.dataset_id]
         unusual = row.on_plan is not None or row.release != EVERY_STEP or row.id in corrected
-        settings = (home.revision, row.state, steps.get(row.id, (0, 0)))
-        found[row.id] = (*settings, home.version if unusual else None)
+        settings = (dataset_row.revision, row.state, steps.get(row.id, (0, 0)))
+        found[row.id] = (*settings, dataset_row.version if unusual else None)
     return found

@@ -31,7 +31,7 @@ HISTORY_DAYS: Final = 2.0  # less is no rate
 FORECAST_ENTRIES_MAX: Final = (
     20_000  # of one dataset that are looked at; the window is shorter then
 )
-_HOMES_MAX: Final = 50  # datasets that are looked at beside one that they were made from
+_DATASETS_MAX: Final = 50  # datasets that are looked at beside one that they were made from
 _SECONDS: Final = 86_400.0
 _TICK: Final = 1000  # parts of a second, so that a window's cost divides finely
 
@@ -75,7 +75,7 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class _Home:
+class _Member:
     """A dataset whose entries count."""
 
     id: int
@@ -119,13 +119,13 @@ def outlook_of(
     held = scope.accumulator.sums(lost).held
     if not scope.accumulator.filter.admits(held):
         return Outlook(verdict=Verdict.SPENT)
-    homes = _homes(connection, dataset)
-    first = _first(connection, homes)
+    family = _family(connection, dataset)
+    first = _first(connection, family)
     age = 0.0 if first is None else (moment - first).total_seconds() / _SECONDS
     if age < HISTORY_DAYS:
         return Outlook(verdict=Verdict.NEW)
-    since = _since(connection, homes, moment - timedelta(days=min(WINDOW_DAYS, age)))
-    cost = _cost(connection, scope.accumulator, homes, since)
+    since = _since(connection, family, moment - timedelta(days=min(WINDOW_DAYS, age)))
+    cost = _cost(connection, scope.accumulator, family, since)
     return _lasting(scope.accumulator, held, cost, (moment - since).total_seconds() / _SECONDS)
 
 
@@ -139,22 +139,22 @@ def _lasting(accumulator: BudgetAccumulator, held: Total, cost: Total, window: f
     return Outlook(verdict=Verdict.LASTS, days=days, window_days=window)
 
 
-def _homes(connection: Connection, dataset: Row[Any]) -> list[_Home]:
+def _family(connection: Connection, dataset: Row[Any]) -> list[_Member]:
     below = connection.execute(_BELOW, {"dataset": dataset.id}).all()
-    own = _Home(dataset.id, dataset.head_sequence, dataset.dataset_size, None)
-    made = (_Home(one.id, one.head_sequence, one.dataset_size, rows_of(one)) for one in below)
-    return [own, *made][: _HOMES_MAX + 1]
+    own = _Member(dataset.id, dataset.head_sequence, dataset.dataset_size, None)
+    made = (_Member(one.id, one.head_sequence, one.dataset_size, rows_of(one)) for one in below)
+    return [own, *made][: _DATASETS_MAX + 1]
 
 
-def _first(connection: Connection, homes: Iterable[_Home]) -> datetime | None:
+def _first(connection: Connection, family: Iterable[_Member]) -> datetime | None:
     """When the first entry of all was recorded."""
-    found = [_time(connection, home.id, 1) for home in homes if home.head]
+    found = [_time(connection, member.id, 1) for member in family if member.head]
     return min(found, default=None)
 
 
-def _since(connection: Connection, homes: Iterable[_Home], since: datetime) -> datetime:
+def _since(connection: Connection, family: Iterable[_Member], since: datetime) -> datetime:
     """From when on entries are counted: later, where there are too many of them."""
-    many = [home for home in homes if home.head > FORECAST_ENTRIES_MAX]
+    many = [member for member in family if member.head > FORECAST_ENTRIES_MAX]
     return max(
         [since, *(_time(connection, one.id, one.head - FORECAST_ENTRIES_MAX) for one in many)]
     )
@@ -167,41 +167,46 @@ def _time(connection: Connection, dataset_id: int, sequence: int) -> datetime:
 
 
 def _cost(
-    connection: Connection, accumulator: BudgetAccumulator, homes: Iterable[_Home], since: datetime
+    connection: Connection,
+    accumulator: BudgetAccumulator,
+    family: Iterable[_Member],
+    since: datetime,
 ) -> Total:
     """What was recorded since then adds to the filter's sums. Upper, but for a pass's beginning."""
-    changes = [_recorded(connection, accumulator, home, since) for home in homes if home.head]
+    changes = [
+        _recorded(connection, accumulator, member, since) for member in family if member.head
+    ]
     recorded = {event: counts for event, counts in merge_changes(changes).items() if counts.steps}
     after, before = accumulator.sums(BudgetDelta(recorded=recorded)).held, accumulator.sums().held
     return tuple(max(0, a - b) for a, b in zip(after, before, strict=True))
 
 
 def _recorded(
-    connection: Connection, accumulator: BudgetAccumulator, home: _Home, since: datetime
+    connection: Connection, accumulator: BudgetAccumulator, member: _Member, since: datetime
 ) -> Mapping[Any, StepsAndPasses]:
-    after = _last_before(connection, home, since)
-    if after >= home.head:
+    after = _last_before(connection, member, since)
+    if after >= member.head:
         return {}
-    rows = connection.execute(_SINCE, {"dataset": home.id, "after": after})
+    rows = connection.execute(_SINCE, {"dataset": member.id, "after": after})
     found = {}
     for row in rows:
-        event, steps = event_of(row.content, home.dataset_size), int(row.steps)
+        event, steps = event_of(row.content, member.dataset_size), int(row.steps)
         length = pass_length(event)
         passes = 0 if length is None else -(-steps // length)
         found[event] = StepsAndPasses(steps=steps, passes=passes, begun=passes)
-    if home.rows is None:
+    if member.rows is None:
         return found
     move = BudgetDelta(recorded=found)
     relation = NeighboringRelation(accumulator.relation)
-    return as_seen_by_ancestor(move, relation=relation, rows=home.rows).recorded
+    return as_seen_by_ancestor(move, relation=relation, rows=member.rows).recorded
 
 
-def _last_before(connection: Connection, home: _Home, since: datetime) -> int:
+def _last_before(connection: Connection, member: _Member, since: datetime) -> int:
     """The last sequence before a time, in a few reads: times follow the sequence."""
-    low, high = max(0, home.head - FORECAST_ENTRIES_MAX), home.head + 1
+    low, high = max(0, member.head - FORECAST_ENTRIES_MAX), member.head + 1
     while high - low > 1:
         middle = (low + high) // 2
-        if _time(connection, home.id, middle) < since:
+        if _time(connection, member.id, middle) < since:
             low = middle
         else:
             high = middle

@@ -31,7 +31,7 @@ from service.storage.tables import branches, findings, incidents, reservations, 
 BUDGETS_MAX: Final = 50  # datasets that are told by name, the most spent first
 _CERTIFIED_SECONDS: Final = 0.1  # of processor time for certified epsilons that have changed
 KEPT_SECONDS: Final = 5.0  # that what the ledger says is told again
-_LEASES: Final = ("pending", "forfeited")
+_RESERVATION_STATES: Final = ("pending", "forfeited")
 
 _RUNS: Final = select(runs.c.dataset_id, runs.c.state, func.count()).group_by(
     runs.c.dataset_id, runs.c.state
@@ -47,7 +47,7 @@ _CONTRADICTED: Final = (
 )
 
 
-def _leases(moment: datetime) -> Any:
+def _reservations(moment: datetime) -> Any:
     """Reservations that steps may still run in, or that expired, by dataset."""
     waits = or_(reservations.c.expires_at.is_(None), reservations.c.expires_at > moment)
     return (
@@ -82,7 +82,7 @@ class Figures:
     entries: Mapping[int, int]
     runs: Mapping[tuple[int, str], int]
     incidents: Mapping[tuple[int, str], int]
-    leases: Mapping[tuple[int, str], int]
+    reservations_by_state: Mapping[tuple[int, str], int]
     contradicted: Mapping[int, int]
     budgets: Mapping[int, _Budget]
     certified: Mapping[str, CertifiedEpsilon]  # of datasets with a limit, by name
@@ -123,7 +123,7 @@ class Ledger:
         with snapshot(self.engine) as connection:
             moment, deadline = now(), time.thread_time() + BUDGETS_SECONDS
             heads = connection.execute(HEADS).all()
-            leases = connection.execute(_leases(moment)).all()
+            reservations_by_state = connection.execute(_reservations(moment)).all()
             versions = versions_of(connection, heads, expired_counts(connection, moment))
             # What there was no time to read again is told as it was, rather than not at all.
             known = self.budgets.read(
@@ -138,14 +138,18 @@ class Ledger:
             return Figures(
                 names={row.id: row.name for row in heads},
                 entries={row.id: row.head_sequence for row in heads},
-                runs={(home, state): count for home, state, count in connection.execute(_RUNS)},
-                incidents={
-                    (home, kind): count for home, kind, count in connection.execute(_INCIDENTS)
+                runs={
+                    (dataset_id, state): count
+                    for dataset_id, state, count in connection.execute(_RUNS)
                 },
-                leases={
+                incidents={
+                    (dataset_id, kind): count
+                    for dataset_id, kind, count in connection.execute(_INCIDENTS)
+                },
+                reservations_by_state={
                     (row.dataset_id, state): int(getattr(row, state))
-                    for row in leases
-                    for state in _LEASES
+                    for row in reservations_by_state
+                    for state in _RESERVATION_STATES
                 },
                 contradicted={row[0]: row[1] for row in connection.execute(_CONTRADICTED)},
                 budgets=told,
@@ -247,21 +251,27 @@ def _witness(found: Process) -> Iterator[Metric]:
 
 def ledger_families(found: Figures, limit: frozenset[str] | None) -> Iterator[Metric]:
     """What the ledger says to a caller that reaches all datasets, or those of a limit."""
-    seen = {home for home, name in found.names.items() if limit is None or name in limit}
+    seen = {
+        dataset_id for dataset_id, name in found.names.items() if limit is None or name in limit
+    }
     yield _gauge("dpledger_datasets", "Datasets of the ledger.", len(seen))
     about = "Datasets that admit nothing, as an admin decided."
     yield _gauge("dpledger_datasets_frozen", about, len(found.frozen & seen))
-    entries = sum(count for home, count in found.entries.items() if home in seen)
+    entries = sum(count for dataset_id, count in found.entries.items() if dataset_id in seen)
     yield _gauge("dpledger_entries", "Entries of all datasets.", entries)
     states = _totals(found.runs, seen, STATES)
     yield _labelled(GaugeMetricFamily("dpledger_runs", "Runs.", labels=("state",)), states)
-    contradicted = sum(count for home, count in found.contradicted.items() if home in seen)
+    contradicted = sum(
+        count for dataset_id, count in found.contradicted.items() if dataset_id in seen
+    )
     about = "Runs whose code samples in another way than declared."
     yield _gauge("dpledger_runs_contradicted", about, contradicted)
-    leases = GaugeMetricFamily(
+    reservations_by_state = GaugeMetricFamily(
         "dpledger_reservations", "Reservations with steps that have not run.", labels=("state",)
     )
-    yield _labelled(leases, _totals(found.leases, seen, _LEASES))
+    yield _labelled(
+        reservations_by_state, _totals(found.reservations_by_state, seen, _RESERVATION_STATES)
+    )
     happened = CounterMetricFamily(
         "dpledger_incidents", "Incidents that the ledger has recorded.", labels=("kind",)
     )
@@ -276,14 +286,14 @@ def _totals(
     counts: Mapping[tuple[int, str], int], seen: set[int], labels: Iterable[str]
 ) -> list[tuple[str, float]]:
     total: Counter[str] = Counter()
-    for (home, label), count in counts.items():
-        if home in seen:
+    for (dataset_id, label), count in counts.items():
+        if dataset_id in seen:
             total[label] += count
     return [(str(label), total[label]) for label in labels]
 
 
 def _budget_families(found: Figures, seen: set[int]) -> Iterator[Metric]:
-    mine = [(home, one) for home, one in found.budgets.items() if home in seen]
+    mine = [(dataset_id, one) for dataset_id, one in found.budgets.items() if dataset_id in seen]
     mine.sort(key=lambda each: _order(each[1]))
     told = [one for _, one in mine[:BUDGETS_MAX]]
     kinds: tuple[tuple[str, str, Callable[[_Budget], float]], ...] = (
@@ -304,7 +314,7 @@ def _budget_families(found: Figures, seen: set[int]) -> Iterator[Metric]:
     for name, about, value in kinds:
         family = GaugeMetricFamily(f"dpledger_budget_{name}", about, labels=("dataset",))
         yield _labelled(family, ((one.dataset, value(one)) for one in told))
-    yield from _dataset_families(found, [home for home, _ in mine[:BUDGETS_MAX]])
+    yield from _dataset_families(found, [dataset_id for dataset_id, _ in mine[:BUDGETS_MAX]])
     about = "Datasets whose budgets are overdrawn, told by name or not."
     yield _gauge("dpledger_budgets_overdrawn", about, sum(one.overdrawn for _, one in mine))
     about = f"Budgets without series of their own: beyond the {BUDGETS_MAX} most spent, or unread."
@@ -314,7 +324,7 @@ def _budget_families(found: Figures, seen: set[int]) -> Iterator[Metric]:
 
 def _dataset_families(found: Figures, told: Iterable[int]) -> Iterator[Metric]:
     """What is told of a dataset beside its budget; only of those whose budgets are told."""
-    names = {home: found.names[home] for home in told}
+    names = {dataset_id: found.names[dataset_id] for dataset_id in told}
     about = "Certified epsilon of all recorded steps at the delta of the budget, at most."
     certified = GaugeMetricFamily("dpledger_budget_certified_nats", about, labels=("dataset",))
     known = ((name, found.certified.get(name)) for name in names.values())
@@ -323,10 +333,12 @@ def _dataset_families(found: Figures, told: Iterable[int]) -> Iterator[Metric]:
     yield _labelled(certified, finite)
     about = "Entries that the dataset's ledger has recorded."
     entries = CounterMetricFamily("dpledger_dataset_entries", about, labels=("dataset",))
-    yield _labelled(entries, ((name, found.entries[home]) for home, name in names.items()))
+    yield _labelled(
+        entries, ((name, found.entries[dataset_id]) for dataset_id, name in names.items())
+    )
     about = "Incidents that the ledger has recorded of the dataset."
     happened = CounterMetricFamily("dpledger_dataset_incidents", about, labels=("dataset", "kind"))
-    for home, name in names.items():
+    for dataset_id, name in names.items():
         for kind in Kind:
-            happened.add_metric([name, kind], found.incidents.get((home, kind), 0))
+            happened.add_metric([name, kind], found.incidents.get((dataset_id, kind), 0))
     yield happened

@@ -35,7 +35,7 @@ ORDERS_MAX: Final = 64  # of a filter
 ITEMS_MAX: Final = 256  # of an envelope
 RESERVED_EVENTS_MAX: Final = 256  # of a reservation
 PARTED_NAME_MAX: Final = 59  # characters; the number of an event follows in its rows
-TTL_MAX: Final = 90 * 24 * 3600  # seconds; a lease that outlives its trainer is forfeited
+TTL_MAX: Final = 90 * 24 * 3600  # seconds; a reservation that outlives its trainer is forfeited
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
 

@@ -90,9 +90,9 @@ def list_acts(
     Raises:
         NotFoundError: there is no such dataset.
     """
-    home = None if dataset is None else find_dataset(connection, dataset).id
+    dataset_id = None if dataset is None else find_dataset(connection, dataset).id
     # An equality with none is written as IS NULL.
-    wanted = select(acts).where(acts.c.dataset_id == home)
+    wanted = select(acts).where(acts.c.dataset_id == dataset_id)
     if by is not None:
         wanted = wanted.where(acts.c.by == by)
     if kind is not None:
@@ -163,26 +163,28 @@ def recorded_by(connection: Connection, key: str, dataset: str | None) -> Iterat
     Raises:
         NotFoundError: there is no such dataset.
     """
-    homes = select(datasets.c.id, datasets.c.name).order_by(datasets.c.id)
+    rows = select(datasets.c.id, datasets.c.name).order_by(datasets.c.id)
     if dataset is not None:
-        homes = homes.where(datasets.c.id == find_dataset(connection, dataset).id)
-    home: Any
-    for home in connection.execute(homes).all():
+        rows = rows.where(datasets.c.id == find_dataset(connection, dataset).id)
+    dataset_row: Any
+    for dataset_row in connection.execute(rows).all():
         begun: dict[tuple[str, str], tuple[int, str]] = {}  # after which entry, and by which key
         found: list[Stretch] = []
-        for act in connection.execute(_APPENDS, {"dataset": home.id}).all():
+        for act in connection.execute(_APPENDS, {"dataset": dataset_row.id}).all():
             said = json.loads(act.content)
             place = said["run"], said["branch"]
-            found += _stretch(connection, home, place, begun.get(place), act.after_sequence, key)
+            found += _stretch(
+                connection, dataset_row, place, begun.get(place), act.after_sequence, key
+            )
             begun[place] = act.after_sequence, said["key"]
         for place, since in begun.items():
-            found += _stretch(connection, home, place, since, None, key)
+            found += _stretch(connection, dataset_row, place, since, None, key)
         yield from sorted(found, key=lambda one: one.first_sequence)
 
 
 def _stretch(
     connection: Connection,
-    home: Any,
+    dataset_row: Any,
     place: tuple[str, str],
     since: tuple[int, str] | None,
     until: int | None,
@@ -191,13 +193,13 @@ def _stretch(
     """The stretch of a branch between two acts, where it is the key's."""
     if since is None or since[1] != key:
         return []
-    asked = {"dataset": home.id, "run": place[0], "branch": place[1], "after": since[0]}
+    asked = {"dataset": dataset_row.id, "run": place[0], "branch": place[1], "after": since[0]}
     row = connection.execute(_RECORDED, asked | {"until": LAST if until is None else until}).one()
     if not row.entries:
         return []
     return [
         Stretch(
-            home.name,
+            dataset_row.name,
             *place,
             row.first_sequence,
             row.last_sequence,

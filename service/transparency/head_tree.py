@@ -235,5 +235,7 @@ class HeadTree:
 
 def _heads(connection: Connection, rows: Sequence[Row[Any]]) -> list[tuple[Row[Any], Head]]:
     ids = [row.id for row in rows]
-    steps = {home: int(count) for home, count in connection.execute(_STEPS, {"ids": ids})}
+    steps = {
+        dataset_id: int(count) for dataset_id, count in connection.execute(_STEPS, {"ids": ids})
+    }
     return [(row, head_of(row.name, row, steps.get(row.id, 0))) for row in rows]

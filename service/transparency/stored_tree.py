@@ -27,14 +27,14 @@ _OF_DATASET: Final = acts.c.dataset_id == bindparam("dataset")
 _OF_NONE: Final = acts.c.dataset_id.is_(None)
 _RANGE: Final = acts.c.position.between(bindparam("begin"), bindparam("end") - 1)
 _ACTS: Final = {
-    home: select(acts.c.position, acts.c.leaf).where(owner, _RANGE).order_by(acts.c.position)
-    for home, owner in ((True, _OF_DATASET), (False, _OF_NONE))
+    of_dataset: select(acts.c.position, acts.c.leaf).where(owner, _RANGE).order_by(acts.c.position)
+    for of_dataset, owner in ((True, _OF_DATASET), (False, _OF_NONE))
 }
 _ACT: Final = {
-    home: select(acts, datasets.c.name.label("dataset"))
+    of_dataset: select(acts, datasets.c.name.label("dataset"))
     .outerjoin(datasets, datasets.c.id == acts.c.dataset_id)
     .where(owner, acts.c.position == bindparam("position"))
-    for home, owner in ((True, _OF_DATASET), (False, _OF_NONE))
+    for of_dataset, owner in ((True, _OF_DATASET), (False, _OF_NONE))
 }
 _ACT_BEFORE: Final = (
     select(acts.c.position, acts.c.after_sequence)

@@ -97,20 +97,20 @@ async def _waiting(
     request: Request,
     approval: str,
     caller: Caller,
-    home: Callable[[Connection], str],
+    dataset_of: Callable[[Connection], str],
     ask: Callable[[Connection], ChangeRequestAnswer | None],
 ) -> ChangeRequestAnswer | None:
     """The request by which a change waits; None where one person is enough for it.
 
-    It waits where the settings say so, and where an owner would move another's dataset: `home` is
-    the dataset's name.
+    It waits where the settings say so, and where an owner would move another's dataset, which
+    `dataset_of` names.
     """
     named = approval in request.app.state.approvals
     if not named and caller.scope is not Role.OWNER:
         return None
 
     def asked(connection: Connection) -> ChangeRequestAnswer | None:
-        if named or moves_others(connection, caller, home(connection)):
+        if named or moves_others(connection, caller, dataset_of(connection)):
             return ask(connection)
         return None
 

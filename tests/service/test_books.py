@@ -155,7 +155,10 @@ def test_a_pass_that_is_taken_after_a_correction_costs_more_in_what_the_dataset_
     def spent() -> list[Total]:
         with transaction(world.engine) as connection:
             world.shelves[0].open(connection, _places("low", "first"))
-        return [world.shelves[0].home(one).accumulator.sums().spent for one in ("low", "first")]
+        return [
+            world.shelves[0].dataset_of_run(one).accumulator.sums().spent
+            for one in ("low", "first")
+        ]
 
     before = spent()
     further: Json = {"name": "next", "writer": WRITER, "from_step": 4, "order": "continued"}
@@ -172,7 +175,7 @@ def test_a_book_is_read_again_only_where_another_process_wrote(world: World) -> 
     cache = world.shelves[0]
     world.turn = 0
     world.together([_charge("first", 0, 1)])
-    mine = cache.home("first")
+    mine = cache.dataset_of_run("first")
     with transaction(world.engine) as connection:
         assert cache.open(connection, _places("first")).run("first")[0] is mine
     world.turn = 1
@@ -236,8 +239,8 @@ def test_books_that_are_not_used_are_let_go(world: World, monkeypatch: pytest.Mo
     world.turn = 0
     world.together([_charge("first", 0, 1), _charge("second", 0, 1)])
     cache = world.shelves[0]
-    assert len(cache.home("first").runs) == 2
-    assert not cache.home("first").event_ids
+    assert len(cache.dataset_of_run("first").runs) == 2
+    assert not cache.dataset_of_run("first").event_ids
 
 
 def test_a_full_cache_keeps_what_was_used_last(engine: Engine) -> None:
@@ -246,23 +249,25 @@ def test_a_full_cache_keeps_what_was_used_last(engine: Engine) -> None:
     world = World(engine, [cache])
     for step, name in enumerate(("first", "second", "first", "second")):
         world.together([_charge(name, step // 2, 1)])
-        assert list(cache.home(name).runs) == [name]  # of the one dataset in use
+        assert list(cache.dataset_of_run(name).runs) == [name]  # of the one dataset in use
     world.together([_charge("low", 0, 1)])
-    assert cache.home("low").ancestors[0][0] is cache.home("first")  # kept for its child
+    assert cache.dataset_of_run("low").ancestors[0][0] is cache.dataset_of_run(
+        "first"
+    )  # kept for its child
     with transaction(engine) as connection:
         create_dataset(connection, NewDataset.model_validate(dataset("other")), by="tests")
         create_run(connection, NewRun.model_validate(run("apart", dataset="other")))
     world.together([_charge("apart", 0, 1)])
     for name in ("low", "first"):
         with pytest.raises(KeyError):
-            cache.home(name)
+            cache.dataset_of_run(name)
     cache._bytes_max = 2**30
     world.together([_charge("low", 1, 1)])
     cache._bytes_max = cache._bytes - 1
     world.together([_charge("apart", 1, 1)])  # one of the others has to go: not the parent
-    assert cache.home("first").head == 4
+    assert cache.dataset_of_run("first").head == 4
     with pytest.raises(KeyError):
-        cache.home("low")
+        cache.dataset_of_run("low")
     assert cache._bytes == sum(cache._sizes.values()) <= cache._bytes_max
 
 

@@ -138,7 +138,7 @@ def test_a_charge_counts_starts_and_a_refused_one_counts_none(
 def test_a_balance_after_moves_is_the_fold_of_all_their_steps() -> None:
     shuffle = Shuffle(batch_size=600, steps_per_pass=100, reshuffle=Reshuffle.ONCE)
     cyclic = Cyclic(batch_size=600, steps_per_pass=100)
-    branch = Branch(id=1, name="main", from_step=0, next_step=0, open_pass=None, leases=[])
+    branch = Branch(id=1, name="main", from_step=0, next_step=0, open_pass=None, reservations=[])
     spans: list[Span] = []
     counts: dict[Event, StepsAndPasses] = {}
     starts: Counter[Event] = Counter()

@@ -9,7 +9,7 @@ from accounting.filters import Total
 from service.guarantees import recorded_facts
 from service.guarantees.event_counts import run_counts
 from service.ledger.append.admission import count_reserved
-from service.ledger.append.state_rows import lease_of, run_tally, tally_of
+from service.ledger.append.state_rows import reservation_of, run_tally, tally_of
 from service.ledger.budgets.pass_positions import place_of
 from service.schemas.event_codec import event_of
 from service.storage.engine import transaction
@@ -38,7 +38,7 @@ def _held(connection: Connection, *, named: bool) -> dict[int, Counter[tuple[str
         connection.execute(select(distinct_events.c.id, distinct_events.c.content)).all()
     )
     for branch in connection.execute(select(branches)).all():
-        own = [lease_of(one, 60000) for one in leases if one.branch_id == branch.id]
+        own = [reservation_of(one, 60000) for one in leases if one.branch_id == branch.id]
         spans = []
         for lease in own:
             steps = lease.end_step - max(lease.first_step, branch.next_step)

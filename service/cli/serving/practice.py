@@ -77,8 +77,8 @@ def fill(service: Service) -> None:
     _append(service, "shuffled", 0, 2 * PART)
     service.post("/v1/runs/shuffled/findings", _FINDING)
     _append(service, "gone", 0, PART)
-    lease = {"name": "left-behind", "event": _event(PART, PART // 2), "ttl_seconds": 7 * 86_400}
-    service.post("/v1/runs/gone/reservations", lease)
+    asked = {"name": "left-behind", "event": _event(PART, PART // 2), "ttl_seconds": 7 * 86_400}
+    service.post("/v1/runs/gone/reservations", asked)
     _charge_until_refused(service)
     _append(service, "careless", 0, OVER, mode="record")
 

@@ -87,7 +87,7 @@ def compute_append_effect(
         open_pass = counted.add(open_pass, span)
     recorded = counted.change()
     move = BudgetDelta(recorded=recorded)
-    if branch.leases:
+    if branch.reservations:
         before = holds(branch, branch.next_step, branch.open_pass, until=end)
         after = holds(branch, end, open_pass, until=end)
         move = held_since(before, after, recorded=recorded)
@@ -160,7 +160,7 @@ def holds(
         until: leave out what counts the same whatever happens before this step.
     """
     every = count_reserved(open_pass, [*branch.spans_from(step, until=until), *more])
-    if all(lease.name is not None for lease in branch.leases):
+    if all(reservation.name is not None for reservation in branch.reservations):
         return ReservedSpans(every, None)
     own = [*branch.spans_from(step, named=True, until=until), *more]
     return ReservedSpans(every, count_reserved(open_pass, own))

@@ -282,10 +282,10 @@ def _mark_withdrawn(
     """Note recorded steps that were attested not to run."""
     first, end = fresh[0].first_step, fresh[-1].end
     found: dict[str, int] = {}
-    for lease in branch.leases:
-        withdrawn = max(first, lease.end_step)
-        name = lease.whole_name  # the end of a run returns what its plan holds
-        if name is not None and withdrawn < min(end, lease.granted_end):
+    for reservation in branch.reservations:
+        withdrawn = max(first, reservation.end_step)
+        name = reservation.whole_name  # the end of a run returns what its plan holds
+        if name is not None and withdrawn < min(end, reservation.granted_end):
             found[name] = min(found.get(name, withdrawn), withdrawn)
     for name, step in found.items():
         detail: dict[str, DetailValue] = {"reservation": name, "first_step": step}

@@ -62,7 +62,7 @@ class Branch:
     from_step: int
     next_step: int
     open_pass: Place
-    leases: list[Reservation]  # that reach beyond next_step, in the order of their steps
+    reservations: list[Reservation]  # that reach beyond next_step, in the order of their steps
     tail: tuple[int, int, Event] | None = None  # (first step, end, event) recorded last
     appended_by: str | None = None  # the key that appended last
     writer: str | None = None  # the process that opened it
@@ -76,34 +76,39 @@ class Branch:
             until: leave out what counts the same whatever happens before this step.
         """
         spans = []
-        for lease in self.leases:
-            if named and lease.name is None:
+        for reservation in self.reservations:
+            if named and reservation.name is None:
                 continue
-            steps = lease.end_step - max(lease.first_step, step)
+            steps = reservation.end_step - max(reservation.first_step, step)
             if steps > 0:
-                over = until is not None and lease.first_step >= until
-                if over and not by_pass(lease.event) and not self._correlates:
+                over = until is not None and reservation.first_step >= until
+                if over and not by_pass(reservation.event) and not self._correlates:
                     break  # no pass goes on across it
-                spans.append(Span(event=lease.event, steps=steps))
+                spans.append(Span(event=reservation.event, steps=steps))
         return spans
 
     def move_to(self, step: int, open_pass: Place) -> None:
         """Record up to a step; what is behind it is no longer reserved."""
         self.next_step, self.open_pass = step, open_pass
-        if self.leases:
-            self.leases = [lease for lease in self.leases if lease.granted_end > step]
+        if self.reservations:
+            self.reservations = [
+                reservation for reservation in self.reservations if reservation.granted_end > step
+            ]
 
     @property
     def _correlates(self) -> bool:
         """Whether a pass of correlated noise may go on across steps of other kinds."""
         open_event = self.open_pass.event if isinstance(self.open_pass, OpenPass) else None
-        events = [*(lease.event for lease in self.leases), *filter(None, [open_event])]
+        events = [
+            *(reservation.event for reservation in self.reservations),
+            *filter(None, [open_event]),
+        ]
         return any(event.is_correlated for event in events)
 
     @property
     def reserved_to(self) -> int:
         """The step after the last that is recorded or reserved."""
-        held = (one.end_step for one in self.leases if one.end_step > one.first_step)
+        held = (one.end_step for one in self.reservations if one.end_step > one.first_step)
         return max([self.next_step, *held])
 
 
@@ -329,27 +334,27 @@ def enforced_budgets(
     """List the budgets that a run's steps count in, each with the dataset that tells of it."""
     scopes = [(state, state.scope), (state, run.scope)]
     scopes += [(ancestor, ancestor.scope) for ancestor, _ in state.ancestors]
-    return [(home, scope) for home, scope in scopes if scope is not None]
+    return [(dataset, scope) for dataset, scope in scopes if scope is not None]
 
 
 def raise_budget_alerts(state: DatasetState, run: RunState) -> None:
     """Note each budget whose share of capacity passed a threshold, or 1, since the last look."""
-    for home, scope in enforced_budgets(state, run):
-        _compare(home, run, scope)
+    for dataset, scope in enforced_budgets(state, run):
+        _compare(dataset, run, scope)
 
 
-def _compare(home: DatasetState, run: RunState, scope: EnforcedBudget) -> None:
+def _compare(dataset: DatasetState, run: RunState, scope: EnforcedBudget) -> None:
     share = scope.share
     before, scope.told = scope.told, share
-    passed = [mark for mark in home.thresholds if before < mark <= share]
+    passed = [mark for mark in dataset.thresholds if before < mark <= share]
     if share > 1 >= before:
-        _note(home, run, scope, Kind.OVERDRAFT)
+        _note(dataset, run, scope, Kind.OVERDRAFT)
     elif passed:
-        _note(home, run, scope, Kind.THRESHOLD, passed)
+        _note(dataset, run, scope, Kind.THRESHOLD, passed)
 
 
 def _note(
-    home: DatasetState,
+    dataset: DatasetState,
     run: RunState,
     scope: EnforcedBudget,
     kind: Kind,
@@ -360,11 +365,16 @@ def _note(
     detail = {name: answer[name] for name in told}
     if passed:  # by the same steps; the highest one, and all
         detail |= {"fraction": passed[-1], "thresholds": list(passed)}
-    detail |= {"dataset": home.name, "run": run.name, "scope": scope.name, "limit": scope.epsilon}
+    detail |= {
+        "dataset": dataset.name,
+        "run": run.name,
+        "scope": scope.name,
+        "limit": scope.epsilon,
+    }
     happened = Incident(
-        dataset_id=home.id, run_id=run.id, kind=kind, sequence=home.head, detail=detail
+        dataset_id=dataset.id, run_id=run.id, kind=kind, sequence=dataset.head, detail=detail
     )
-    home.notes.incidents.append(happened)
-    home.notes.touched = True
+    dataset.notes.incidents.append(happened)
+    dataset.notes.touched = True
     if kind is Kind.OVERDRAFT:
-        home.note([overdraft_act(happened, run=run.name)])
+        dataset.note([overdraft_act(happened, run=run.name)])

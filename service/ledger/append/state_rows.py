@@ -322,7 +322,7 @@ def _run_tally(
     return accumulator
 
 
-def branch_of(row: Row[Any], leases: Sequence[Row[Any]], dataset_size: int) -> Branch:
+def branch_of(row: Row[Any], reservations: Sequence[Row[Any]], dataset_size: int) -> Branch:
     """The branch of a row, with its reservations."""
     return Branch(
         id=row.id,
@@ -330,13 +330,13 @@ def branch_of(row: Row[Any], leases: Sequence[Row[Any]], dataset_size: int) -> B
         from_step=row.from_step,
         next_step=row.next_step,
         open_pass=place_of_row(row, dataset_size),
-        leases=[lease_of(lease, dataset_size) for lease in leases],
+        reservations=[reservation_of(reservation, dataset_size) for reservation in reservations],
         appended_by=row.appended_by,
         writer=row.writer,
     )
 
 
-def lease_of(row: Row[Any], dataset_size: int) -> Reservation:
+def reservation_of(row: Row[Any], dataset_size: int) -> Reservation:
     """A reservation's row with its event."""
     return Reservation(
         id=row.id,

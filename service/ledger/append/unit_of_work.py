@@ -41,7 +41,7 @@ from service.storage.tables import (
 THRESHOLDS: Final = (0.5, 0.8, 0.95)  # shares of a budget that raise an alert
 THRESHOLDS_OPTION: Final = "dpledger_budget_thresholds"  # of an engine that has others
 CACHE_BYTES: Final = 192 * 1024**2  # of states that are kept between transactions
-CACHED_HOMES_MAX: Final = 65_536  # runs whose dataset is remembered
+CACHED_RUNS_MAX: Final = 65_536  # runs whose dataset is remembered
 CACHED_EVENTS_MAX: Final = 4096  # of one dataset whose rows are remembered
 _LOCKED: Final = ("id", "version", "log_size", "log_frontier")
 # Statements are built once: building one costs as much as running it.
@@ -67,7 +67,7 @@ _BRANCHES: Final = (
         branches.c.name.in_(bindparam("names", expanding=True)),
     )
 )
-_LEASES: Final = (
+_RESERVATIONS: Final = (
     select(reservations, distinct_events.c.content)
     .join(distinct_events, distinct_events.c.id == reservations.c.event_id)
     .join(branches, branches.c.id == reservations.c.branch_id)
@@ -92,7 +92,7 @@ class DatasetCache:
         self._locked: set[int] = set()  # in this transaction
         self._sizes: dict[int, int] = {}  # bytes, of each state
         self._bytes = 0
-        self._homes: OrderedDict[str, int] = OrderedDict()  # dataset of each run; never changes
+        self._dataset_ids: OrderedDict[str, int] = OrderedDict()  # of each run; never changes
 
     def open(self, connection: Connection, places: Iterable[BranchPlace]) -> "UnitOfWork":
         """Lock the datasets of some (run, branch), and everything those were made from.
@@ -103,21 +103,22 @@ class DatasetCache:
         names = {run for run, _ in wanted}
         self._locked.clear()
         work = UnitOfWork(connection, self)
-        if not self.lock(connection, self._homes_of(connection, names)) or not work.at_home(names):
+        ids = self._find_dataset_ids(connection, names)
+        if not self.lock(connection, ids) or not work.in_same_datasets(names):
             self.forget()  # the database was put back to what it was before
-            self.lock(connection, self._homes_of(connection, names))
-        work.fetch([(run, branch) for run, branch in wanted if run in self._homes])
+            self.lock(connection, self._find_dataset_ids(connection, names))
+        work.fetch([(run, branch) for run, branch in wanted if run in self._dataset_ids])
         return work
 
-    def homes(self, names: Iterable[str]) -> dict[str, int]:
+    def dataset_ids(self, names: Iterable[str]) -> dict[str, int]:
         """The datasets of the runs that there are."""
-        return {name: self._homes[name] for name in names if name in self._homes}
+        return {name: self._dataset_ids[name] for name in names if name in self._dataset_ids}
 
-    def _homes_of(self, connection: Connection, names: set[str]) -> set[int]:
-        if missing := [name for name in names if name not in self._homes]:
+    def _find_dataset_ids(self, connection: Connection, names: set[str]) -> set[int]:
+        if missing := [name for name in names if name not in self._dataset_ids]:
             for row in connection.execute(DATASET_OF_RUNS, {"names": missing}):
-                self._homes[row.name] = row.dataset_id
-        return {self._homes[name] for name in names if name in self._homes}
+                self._dataset_ids[row.name] = row.dataset_id
+        return {self._dataset_ids[name] for name in names if name in self._dataset_ids}
 
     def lock(self, connection: Connection, ids: set[int]) -> bool:
         """Lock datasets with their ancestors, and read again what has changed.
@@ -168,15 +169,15 @@ class DatasetCache:
         """A dataset that `lock` has locked."""
         return self._states[dataset_id]
 
-    def home(self, run_name: str) -> DatasetState:
+    def dataset_of_run(self, run_name: str) -> DatasetState:
         """The state of the dataset that a run belongs to.
 
         Raises:
             NotFoundError: there is no such run.
         """
-        if run_name not in self._homes:
+        if run_name not in self._dataset_ids:
             raise NotFoundError("There is no such run.")
-        return self._states[self._homes[run_name]]
+        return self._states[self._dataset_ids[run_name]]
 
     def written(self) -> list[DatasetState]:
         """The states that a transaction has changed."""
@@ -185,11 +186,11 @@ class DatasetCache:
 
     def settle(self, names: Iterable[str]) -> None:
         """Let go of what was used longest ago; the transaction of some runs is committed."""
-        while len(self._homes) > CACHED_HOMES_MAX:
-            self._homes.popitem(last=False)
-        for name, home in self.homes(names).items():
-            if home in self._states:
-                self._states[home].weigh(name)
+        while len(self._dataset_ids) > CACHED_RUNS_MAX:
+            self._dataset_ids.popitem(last=False)
+        for name, dataset_id in self.dataset_ids(names).items():
+            if dataset_id in self._states:
+                self._states[dataset_id].weigh(name)
         used = [self._states[one] for one in self._locked & self._states.keys()]
         for state in used:
             while len(state.event_ids) > CACHED_EVENTS_MAX:
@@ -225,7 +226,7 @@ class DatasetCache:
 
     def forget(self) -> None:
         """Drop everything: the transaction was not committed, or may not have been."""
-        for held in (self._states, self._homes, self._made_from, self._locked, self._sizes):
+        for held in (self._states, self._dataset_ids, self._made_from, self._locked, self._sizes):
             held.clear()
         self._bytes = 0
         self.sparing = Sparing()  # a refusal may have been undone, too
@@ -245,7 +246,7 @@ class UnitOfWork:
         Raises:
             NotFoundError: there is no such run.
         """
-        state = self.cache.home(name)
+        state = self.cache.dataset_of_run(name)
         if name not in state.runs:
             self.fetch([(name, MAIN)])
         return state, state.runs[name]
@@ -262,24 +263,24 @@ class UnitOfWork:
             raise NotFoundError("There is no such branch.")
         return run.branches[name]
 
-    def at_home(self, names: Iterable[str]) -> bool:
+    def in_same_datasets(self, names: Iterable[str]) -> bool:
         """Whether the runs that are not known yet are where they were before."""
-        homes = self.cache.homes(names)
-        strange = [name for name in homes if name not in self.cache.home(name).runs]
+        ids = self.cache.dataset_ids(names)
+        strange = [name for name in ids if name not in self.cache.dataset_of_run(name).runs]
         if not strange:
             return True
         found = self.connection.execute(DATASET_OF_RUNS, {"names": strange})
-        return {row.name: row.dataset_id for row in found} == {n: homes[n] for n in strange}
+        return {row.name: row.dataset_id for row in found} == {n: ids[n] for n in strange}
 
     def fetch(self, places: Sequence[BranchPlace]) -> None:
         """Read the runs and branches that are not known yet, all at once."""
-        missing = [run for run, _ in places if run not in self.cache.home(run).runs]
+        missing = [run for run, _ in places if run not in self.cache.dataset_of_run(run).runs]
         if missing:
             self._fetch_runs(missing)
         lacking = [
-            (self.cache.home(run).runs[run], branch)
+            (self.cache.dataset_of_run(run).runs[run], branch)
             for run, branch in places
-            if branch not in self.cache.home(run).runs[run].branches
+            if branch not in self.cache.dataset_of_run(run).runs[run].branches
         ]
         if lacking:
             self._fetch_branches([run for run, _ in lacking], [name for _, name in lacking])
@@ -297,7 +298,7 @@ class UnitOfWork:
         for unit in self.connection.execute(UNITS, {"ids": few}):
             units[unit.run_id].append(unit)
         for row in rows:
-            state = self.cache.home(row.name)
+            state = self.cache.dataset_of_run(row.name)
             counted = units[row.id] if row.id in few else None
             steps = int(sizes.get(row.id, (0, 0))[1])
             run = state.runs[row.name] = run_book_of(self.connection, state, row, counted, steps)
@@ -310,14 +311,14 @@ class UnitOfWork:
         owner_of = {run.id: run for run in owners}
         found = {"ids": list(owner_of), "names": list(dict.fromkeys(names))}
         rows = list(self.connection.execute(_BRANCHES, found))
-        leases = defaultdict(list)
-        for lease in self.connection.execute(_LEASES, {"ids": [row.id for row in rows]}):
-            leases[lease.branch_id].append(lease)
+        of_branches = defaultdict(list)
+        for one in self.connection.execute(_RESERVATIONS, {"ids": [row.id for row in rows]}):
+            of_branches[one.branch_id].append(one)
         for row in rows:
             run = owner_of[row.run_id]
             if row.name not in run.branches:
-                size = self.cache.home(run.name).dataset_size
-                run.branches[row.name] = branch_of(row, leases[row.id], size)
+                size = self.cache.dataset_of_run(run.name).dataset_size
+                run.branches[row.name] = branch_of(row, of_branches[row.id], size)
 
     def refused(self, state: DatasetState, run: RunState, refusal: BudgetExhaustedError) -> None:
         """Record that a limit refused steps: at most once a minute for a run and a limit."""

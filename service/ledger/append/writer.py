@@ -254,8 +254,8 @@ class Writer:
         for waiting in group:
             if waiting.span is not None:
                 with suppress(NotFoundError, KeyError):
-                    home = self._cache.home(waiting.request.place[0])
-                    waiting.span.set_attribute("dpledger.dataset", home.name)
+                    dataset = self._cache.dataset_of_run(waiting.request.place[0])
+                    waiting.span.set_attribute("dpledger.dataset", dataset.name)
 
     def _measure(self, outcomes: Sequence[_Outcome], seconds: float) -> None:
         # A request that lacks a price comes again with it, and is answered then.

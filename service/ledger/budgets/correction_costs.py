@@ -302,8 +302,8 @@ def of_all(
     for one in corrected:
         by_run.setdefault((one.run_id, one.dataset_id), []).append(one)
     found = [
-        shifted_counts(shifts, recorded_passes(connection, run, sizes[home]))
-        for (run, home), part in by_run.items()
+        shifted_counts(shifts, recorded_passes(connection, run, sizes[dataset_id]))
+        for (run, dataset_id), part in by_run.items()
         if (shifts := shifts_of(part))
     ]
     return BudgetDelta(shifted=merge_changes(found))

@@ -161,10 +161,11 @@ def act_row(
         by=act.by,
         acted_at=exact(acted_at),
     )
-    home = dataset[0] if dataset else None
+    dataset_id = dataset[0] if dataset else None
     leaf = leaf_hash(data)
     return (
-        home, position, after_sequence, act.kind, content, act.by, acted_at, act.traceparent, leaf,
+        dataset_id, position, after_sequence, act.kind, content, act.by, acted_at,
+        act.traceparent, leaf,
     )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ _OF_BRANCH: Final = (runs.c.name.label("run"), branches.c.name.label("branch"))
 # Rows that never change once they are there.
 FACTS: Final[Mapping[str, Select[Any]]] = {
     "dataset": select(
-        datasets.c.id.label("home"),
+        datasets.c.id.label("of_dataset"),
         datasets.c.id.label("row"),
         datasets.c.name,
         datasets.c.dataset_size,
@@ -61,7 +61,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         datasets.c.created_at,
     ),
     "lineage": select(
-        lineage.c.dataset_id.label("home"),
+        lineage.c.dataset_id.label("of_dataset"),
         lineage.c.ancestor_id.label("row"),
         _ancestors.c.name.label("ancestor"),
         lineage.c.parent,
@@ -70,7 +70,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
     ).join(_ancestors, _ancestors.c.id == lineage.c.ancestor_id),
     # With the filter as it was then; the latest is the dataset's own.
     "settings": select(
-        settings_changes.c.dataset_id.label("home"),
+        settings_changes.c.dataset_id.label("of_dataset"),
         settings_changes.c.revision.label("row"),
         settings_changes.c.revision,
         settings_changes.c.budget_epsilon,
@@ -86,7 +86,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         datasets.c.budget_filter,
     ).join(datasets, datasets.c.id == settings_changes.c.dataset_id),
     "run": select(
-        runs.c.dataset_id.label("home"),
+        runs.c.dataset_id.label("of_dataset"),
         runs.c.id.label("row"),
         runs.c.name,
         runs.c.writer,
@@ -103,7 +103,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         runs.c.created_at,
     ),
     "branch": select(
-        runs.c.dataset_id.label("home"),
+        runs.c.dataset_id.label("of_dataset"),
         branches.c.id.label("row"),
         *_OF_BRANCH,
         branches.c.writer,
@@ -121,7 +121,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
         (_origins.c.id == branches.c.from_branch_id) & (_origins.c.run_id == branches.c.run_id),
     ),
     "correction": select(
-        corrections.c.dataset_id.label("home"),
+        corrections.c.dataset_id.label("of_dataset"),
         corrections.c.id.label("row"),
         *_OF_BRANCH,
         corrections.c.first_step,
@@ -136,7 +136,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
     .join(branches, _BRANCH & (branches.c.id == corrections.c.branch_id))
     .join(distinct_events, distinct_events.c.id == corrections.c.event_id),
     "release": select(
-        runs.c.dataset_id.label("home"),
+        runs.c.dataset_id.label("of_dataset"),
         releases.c.id.label("row"),
         *_OF_BRANCH,
         releases.c.step,
@@ -145,7 +145,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
     .join(runs, runs.c.id == releases.c.run_id)
     .join(branches, _BRANCH & (branches.c.id == releases.c.branch_id)),
     "finding": select(
-        runs.c.dataset_id.label("home"),
+        runs.c.dataset_id.label("of_dataset"),
         findings.c.id.label("row"),
         *_OF_BRANCH,
         findings.c.kind.label("of_kind"),
@@ -157,7 +157,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
     .join(runs, runs.c.id == findings.c.run_id)
     .join(branches, _BRANCH & (branches.c.id == findings.c.branch_id)),
     "reservation": select(
-        reservations.c.dataset_id.label("home"),
+        reservations.c.dataset_id.label("of_dataset"),
         reservations.c.id.label("row"),
         reservations.c.name,
         *_OF_BRANCH,
@@ -173,7 +173,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
     .join(branches, _BRANCH & (branches.c.id == reservations.c.branch_id))
     .join(distinct_events, distinct_events.c.id == reservations.c.event_id),
     "change_request": select(
-        change_requests.c.dataset_id.label("home"),
+        change_requests.c.dataset_id.label("of_dataset"),
         change_requests.c.id.label("row"),
         change_requests.c.name,
         change_requests.c.kind.label("of_kind"),
@@ -188,7 +188,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
     ),
     # With the two persons, so that the log alone tells who agreed to what.
     "change_decision": select(
-        change_requests.c.dataset_id.label("home"),
+        change_requests.c.dataset_id.label("of_dataset"),
         change_requests.c.id.label("row"),
         change_requests.c.name,
         change_requests.c.kind.label("of_kind"),
@@ -202,7 +202,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
     ).join(change_requests, change_requests.c.id == change_decisions.c.request_id),
     # Of a run of any dataset that was made from this one; of no run where the limit was lowered.
     _OVERDRAFT: select(
-        incidents.c.dataset_id.label("home"),
+        incidents.c.dataset_id.label("of_dataset"),
         incidents.c.id.label("row"),
         runs.c.name.label("run"),
         incidents.c.sequence,
@@ -213,7 +213,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
     .where(incidents.c.kind == Kind.OVERDRAFT.value),
     # With what the incident says of itself, so that the note is of no other.
     "incident_note": select(
-        incident_notes.c.dataset_id.label("home"),
+        incident_notes.c.dataset_id.label("of_dataset"),
         incident_notes.c.id.label("row"),
         incident_notes.c.incident_id.label("incident"),
         runs.c.name.label("run"),
@@ -234,7 +234,7 @@ FACTS: Final[Mapping[str, Select[Any]]] = {
 # What of a row may change: each change is an act, and the latest equals the row.
 STATE_CODES: Final[Mapping[str, Select[Any]]] = {
     "run_state": select(
-        runs.c.dataset_id.label("home"),
+        runs.c.dataset_id.label("of_dataset"),
         runs.c.id.label("row"),
         runs.c.name.label("run"),
         runs.c.state,
@@ -242,13 +242,13 @@ STATE_CODES: Final[Mapping[str, Select[Any]]] = {
     ),
     # Whose key a branch's entries are recorded with, from the entry behind the act on.
     APPENDS: select(
-        runs.c.dataset_id.label("home"),
+        runs.c.dataset_id.label("of_dataset"),
         branches.c.id.label("row"),
         *_OF_BRANCH,
         branches.c.appended_by.label("key"),
     ).join(runs, runs.c.id == branches.c.run_id),
     "reservation_end": select(
-        reservations.c.dataset_id.label("home"),
+        reservations.c.dataset_id.label("of_dataset"),
         reservations.c.id.label("row"),
         reservations.c.name,
         *_OF_BRANCH,
@@ -278,7 +278,7 @@ _KEYS: Final = {
     APPENDS: branches.c.id,
     "reservation_end": reservations.c.id,
 }
-_HOMES: Final = {
+_DATASETS: Final = {
     "dataset": datasets.c.id,
     "lineage": lineage.c.dataset_id,
     "settings": settings_changes.c.dataset_id,
@@ -295,14 +295,14 @@ _HOMES: Final = {
 def statement(kind: str) -> Select[Any]:
     """All rows of a kind, a dataset after the other, in the order in which they came."""
     query = FACTS[kind] if kind in FACTS else STATE_CODES[kind]
-    return query.order_by(_HOMES.get(kind, runs.c.dataset_id), _KEYS[kind])
+    return query.order_by(_DATASETS.get(kind, runs.c.dataset_id), _KEYS[kind])
 
 
 @lru_cache
 def _of_one(kind: str, column: Column[Any]) -> Select[Any]:
     """Statements are built once: building one costs more than running it."""
-    home = _HOMES.get(kind, runs.c.dataset_id)
-    return statement(kind).where(home == bindparam("dataset"), column == bindparam("wanted"))
+    owner = _DATASETS.get(kind, runs.c.dataset_id)
+    return statement(kind).where(owner == bindparam("dataset"), column == bindparam("wanted"))
 
 
 def build_reservation_records(
@@ -331,7 +331,7 @@ def content_of_row(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {
         name: _said(name, value)
         for name, value in row.items()
-        if name not in ("home", "row") and not (name in _LATER and value is None)
+        if name not in ("of_dataset", "row") and not (name in _LATER and value is None)
     }
 
 
@@ -355,10 +355,10 @@ def build_log_records(
     by: str | None = None,
 ) -> list[Act]:
     """The acts of the rows of a kind in a dataset: of all, of one, or of those of a run."""
-    home = _HOMES.get(kind, runs.c.dataset_id)
+    owner = _DATASETS.get(kind, runs.c.dataset_id)
     column, wanted = (_KEYS[kind], row) if run_id is None else (runs.c.id, run_id)
     if wanted is None:
-        column, wanted = home, dataset_id
+        column, wanted = owner, dataset_id
     found = connection.execute(_of_one(kind, column), {"dataset": dataset_id, "wanted": wanted})
     return [Act(kind, content_of_row(one._mapping), by) for one in found]
 

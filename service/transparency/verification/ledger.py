@@ -75,15 +75,15 @@ def verify(
         kept = Generations.read(connection, report).excused(kept, report, known=generation)
         _installation(connection, report, kept)
         found = list(every(connection, _DATASETS))
-        for home in found:
+        for dataset_row in found:
             try:
-                _dataset(connection, report, kept, home)
+                _dataset(connection, report, kept, dataset_row)
             except UNREADABLE as error:  # what is stored may be anything
                 why = f"cannot be compared: {type(error).__name__}"
-                _broken(report, home["name"], "its rows", why)
+                _broken(report, dataset_row["name"], "its rows", why)
         TotalsCheck(connection, report).require()
         require_strategies(connection, report)
-        _absent(report, kept, {home["name"] for home in found})
+        _absent(report, kept, {dataset_row["name"] for dataset_row in found})
         for what, query in _STRAYS:
             (row,) = every(connection, query)
             if row["rows"]:
@@ -120,22 +120,22 @@ def _identity(report: VerificationReport, ledger_id: Any, own: list[dict[str, An
 
 
 def _dataset(
-    connection: Connection, report: VerificationReport, kept: Kept, home: Mapping[str, Any]
+    connection: Connection, report: VerificationReport, kept: Kept, dataset_row: Mapping[str, Any]
 ) -> None:
     report.checked["datasets"] += 1
-    names = Names.read(connection, dict(home))
-    own = list(every(connection, _ACTS, dataset=home["id"]))
+    names = Names.read(connection, dict(dataset_row))
+    own = list(every(connection, _ACTS, dataset=dataset_row["id"]))
     walk = Walk(report=report, names=names, acts=own, kept=kept.of(names.dataset))
-    walk.entries(connection, home["id"])
+    walk.entries(connection, dataset_row["id"])
     walk.finish()
     tiles = {
         (one["level"], one["tile_index"]): one["root"]
-        for one in every(connection, _TILES, dataset=home["id"])
+        for one in every(connection, _TILES, dataset=dataset_row["id"])
     }
-    _log(walk, home, tiles, tiled=True)
-    CheckedRecords(connection, walk, home).require()
-    Sums(connection, walk, home).require()
-    require_incidents(connection, walk, home["id"])
+    _log(walk, dataset_row, tiles, tiled=True)
+    CheckedRecords(connection, walk, dataset_row).require()
+    Sums(connection, walk, dataset_row).require()
+    require_incidents(connection, walk, dataset_row["id"])
 
 
 def _log(

@@ -51,7 +51,7 @@ _Told = tuple[Any, Any, Any]  # its kind, its run, and the latest entry
 def _of_dataset(kind: str) -> Select[Any]:
     """The rows of a kind in one dataset."""
     found = {**FACTS, **STATE_CODES}[kind].subquery()
-    return select(found).where(found.c.home == bindparam("dataset")).order_by(found.c.row)
+    return select(found).where(found.c.of_dataset == bindparam("dataset")).order_by(found.c.row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class CheckedRecords:
 
     connection: Connection
     walk: Walk
-    home: Mapping[str, Any]
+    dataset_row: Mapping[str, Any]
     _said: dict[str, list[_Said]] = field(default_factory=lambda: defaultdict(list))
     _granted: dict[tuple[Any, ...], Any] = field(default_factory=dict)  # ends of reservations
 
@@ -96,7 +96,7 @@ class CheckedRecords:
 
     def _rows(self, kind: str) -> Iterator[Content]:
         """What the rows of a kind say; one that says nothing is broken."""
-        for row in every(self.connection, _of_dataset(kind), dataset=self.home["id"]):
+        for row in every(self.connection, _of_dataset(kind), dataset=self.dataset_row["id"]):
             self.walk.report.checked["rows"] += 1
             try:
                 content = content_of_row(row) | _times(row)
@@ -128,7 +128,7 @@ class CheckedRecords:
         rows, said = list(self._rows("settings")), self._said["settings"]
         if rows and said:
             latest = max(said, key=lambda one: _number(one.content.get("revision")))
-            live = {name: self.home[name] for name in _LIVE}
+            live = {name: self.dataset_row[name] for name in _LIVE}
             live |= {"accept": _parsed(live["accept"]), "budget_filter": rows[-1]["budget_filter"]}
             if _text(live) != _text({name: latest.content.get(name) for name in live}):
                 self._broken_act(latest.act, f"{_UNSAID} as the dataset's settings", Rank.STATE)

@@ -214,13 +214,13 @@ class Names:
     slots: dict[tuple[Any, Any, Any], Slot] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, connection: Connection, home: dict[str, Any]) -> "Names":
+    def read(cls, connection: Connection, dataset_row: dict[str, Any]) -> "Names":
         """Those of a dataset's row."""
-        asked = {"dataset": home["id"]}
+        asked = {"dataset": dataset_row["id"]}
         found = list(every(connection, _BRANCHES, **asked))
         return cls(
-            dataset=home["name"],
-            dataset_size=home["dataset_size"],
+            dataset=dataset_row["name"],
+            dataset_size=dataset_row["dataset_size"],
             words=words_of(connection),
             runs={one["id"]: one["name"] for one in every(connection, _RUNS, **asked)},
             branches={

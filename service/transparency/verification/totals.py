@@ -47,7 +47,7 @@ _OF_RUNS: Final = (
     .join(runs, runs.c.id == run_balances.c.run_id)
     .where(runs.c.dataset_id == _DATASET)
 )
-_LEASES: Final = (
+_RESERVATIONS: Final = (
     select(
         reservations.c.branch_id,
         reservations.c.name,
@@ -84,7 +84,7 @@ class Sums:
 
     connection: Connection
     walk: Walk
-    home: Mapping[str, Any]
+    dataset_row: Mapping[str, Any]
 
     @property
     def names(self) -> Names:
@@ -94,10 +94,10 @@ class Sums:
 
     def require(self) -> None:
         """Compare everything."""
-        if self.home["head_sequence"] != self.walk.sequence:
-            known = isinstance(self.home["head_sequence"], int)
-            least = min(self.home["head_sequence"], self.walk.sequence) if known else 0
-            what = f"the head, {shown(self.home['head_sequence'])}"
+        if self.dataset_row["head_sequence"] != self.walk.sequence:
+            known = isinstance(self.dataset_row["head_sequence"], int)
+            least = min(self.dataset_row["head_sequence"], self.walk.sequence) if known else 0
+            what = f"the head, {shown(self.dataset_row['head_sequence'])}"
             self._broken(what, f"is not the last entry, {self.walk.sequence}", least + 1)
         for state in self.names.branches.values():
             self._branch(state)
@@ -154,12 +154,12 @@ class Sums:
         """What is held ahead by each run, from the rows of its reservations alone."""
         spans: dict[Any, list[Span]] = defaultdict(list)
         names = self.names
-        for lease in every(self.connection, _LEASES, dataset=self.home["id"]):
-            state = names.branches[lease["branch_id"]]
-            steps = lease["end_step"] - max(lease["first_step"], state.next_step)
-            if steps > 0 and (lease["name"] is not None or not named):
-                event = event_of(names.events[lease["event_id"]], names.dataset_size)
-                spans[lease["branch_id"]].append(Span(event=event, steps=steps))
+        for reservation in every(self.connection, _RESERVATIONS, dataset=self.dataset_row["id"]):
+            state = names.branches[reservation["branch_id"]]
+            steps = reservation["end_step"] - max(reservation["first_step"], state.next_step)
+            if steps > 0 and (reservation["name"] is not None or not named):
+                event = event_of(names.events[reservation["event_id"]], names.dataset_size)
+                spans[reservation["branch_id"]].append(Span(event=event, steps=steps))
         found: Held = defaultdict(Counter)
         for branch, ahead_of_it in spans.items():
             state = names.branches[branch]
@@ -172,11 +172,11 @@ class Sums:
     def _counts(self, expected: tuple[dict[tuple[Any, str], _Count], dict[str, _Count]]) -> None:
         of_runs, total = expected
         names, seen = self.names, set()
-        for row in every(self.connection, _OF_DATASET, dataset=self.home["id"]):
+        for row in every(self.connection, _OF_DATASET, dataset=self.dataset_row["id"]):
             content, counts = row["content"], tuple(row[name] for name in _KEPT)
             if counts != total.pop(content, (0,) * len(_KEPT)) or not self._marked(row):
                 self._broken(f"the count of {shown(content)}", _REFOLDED)
-        for row in every(self.connection, _OF_RUNS, dataset=self.home["id"]):
+        for row in every(self.connection, _OF_RUNS, dataset=self.dataset_row["id"]):
             key = row["run_id"], names.events.get(row["event_id"], "")
             counts = tuple(row[name] for name in _KEPT)
             seen.add(key)
@@ -203,12 +203,14 @@ class Sums:
 
     def _plans(self) -> None:
         """Whether runs whose plan holds their budget kept to it."""
-        found = list(every(self.connection, _RUNS, dataset=self.home["id"]))
+        found = list(every(self.connection, _RUNS, dataset=self.dataset_row["id"]))
         planned = [run for run in found if _held_by_plan(run)]
         corrected = {
             one["run_id"]
             for one in (
-                every(self.connection, _CORRECTED, dataset=self.home["id"]) if planned else ()
+                every(self.connection, _CORRECTED, dataset=self.dataset_row["id"])
+                if planned
+                else ()
             )
         }
         for run in found:
@@ -281,10 +283,10 @@ class TotalsCheck:
         for run in every(self.connection, _RUN_TOTALS, dataset=row["id"]):
             self._run(dataset, own, run)
 
-    def _run(self, dataset: str, home: Any, run: Mapping[str, Any]) -> None:
+    def _run(self, dataset: str, dataset_row: Any, run: Mapping[str, Any]) -> None:
         row: Any = SimpleNamespace(**{**run, "totals": None})
         what = f"run {shown(run['name'])}, the sums of its budget"
-        self._same(dataset, run, what, lambda: run_tally(self.connection, home, row))
+        self._same(dataset, run, what, lambda: run_tally(self.connection, dataset_row, row))
 
     def _same(
         self,

@@ -62,8 +62,8 @@ class _Acts(Listed):
         if self.kind is not None:
             query = query.where(acts.c.kind == self.kind)
         if self.dataset is not None:
-            home = select(datasets.c.id).where(datasets.c.name == self.dataset)
-            query = query.where(acts.c.dataset_id.in_(home))
+            wanted = select(datasets.c.id).where(datasets.c.name == self.dataset)
+            query = query.where(acts.c.dataset_id.in_(wanted))
         if self.of != "all":
             none = acts.c.dataset_id.is_(None)
             query = query.where(none if self.of == "installation" else ~none)

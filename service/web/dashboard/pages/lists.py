@@ -47,12 +47,12 @@ _DATASET_ORDERS: Final = {
     "limit": func.coalesce(datasets.c.budget_epsilon, 0.0),
     "entries": datasets.c.head_sequence,
 }
-_home = datasets.alias()
+_dataset = datasets.alias()
 _RUN_ORDERS: Final = {
     "name": runs.c.name,
     "state": runs.c.state,
     "by": func.coalesce(runs.c.by, ""),
-    "dataset": select(_home.c.name).where(_home.c.id == runs.c.dataset_id).scalar_subquery(),
+    "dataset": select(_dataset.c.name).where(_dataset.c.id == runs.c.dataset_id).scalar_subquery(),
     "steps": func.coalesce(
         select(func.sum(branches.c.next_step - branches.c.from_step))
         .where(branches.c.run_id == runs.c.id)
@@ -126,8 +126,8 @@ class _Runs(Listed):
         if self.label is not None:
             query = query.where(runs.c.labels.contains(_stored(self.label), autoescape=True))
         if self.dataset is not None:  # one that the key does not reach has no runs that it reaches
-            home = select(datasets.c.id).where(datasets.c.name == self.dataset)
-            query = query.where(runs.c.dataset_id.in_(home))
+            wanted = select(datasets.c.id).where(datasets.c.name == self.dataset)
+            query = query.where(runs.c.dataset_id.in_(wanted))
         return query
 
 
@@ -208,16 +208,16 @@ def run_list(
     with snapshot(database) as connection:
         part = listing.part_of(connection, asked.rows(viewer), runs, asked, _RUN_ORDERS)
         rows = part.rows
-        homes = datasets_of_runs(connection, rows)
+        dataset_rows = datasets_of_runs(connection, rows)
         steps = budget_summaries.steps_of(connection, [row.id for row in rows])
         certified = known.of_runs(connection, rows, seconds=CERTIFIED_SECONDS)
     listed = [
         (
             row,
-            homes[row.dataset_id].name,
+            dataset_rows[row.dataset_id].name,
             *steps.get(row.id, (0, 0)),
             certified.get(row.name),
-            delta_of(homes[row.dataset_id], row),
+            delta_of(dataset_rows[row.dataset_id], row),
             json.loads(row.labels),
         )
         for row in rows
@@ -242,15 +242,16 @@ def run_file(request: Request, viewer: PageViewer, asked: Annotated[_Runs, Query
     known: CertifiedEpsilons = request.app.state.certified
 
     def lines(connection: Connection, rows: Sequence[Row[Any]]) -> Iterator[Sequence[Any]]:
-        homes = datasets_of_runs(connection, rows)
+        dataset_rows = datasets_of_runs(connection, rows)
         steps = budget_summaries.steps_of(connection, [row.id for row in rows])
         certified = known.of_runs(connection, rows, seconds=CERTIFIED_SECONDS)
         for row in rows:
             found = certified.get(row.name)
             bracket = (None, None) if found is None else (found.epsilon_lower, found.epsilon)
             yield (
-                row.name, homes[row.dataset_id].name, row.state, *steps.get(row.id, (0, 0)),
-                *bracket, delta_of(homes[row.dataset_id], row), row.by, row.labels, row.created_at,
+                row.name, dataset_rows[row.dataset_id].name, row.state, *steps.get(row.id, (0, 0)),
+                *bracket, delta_of(dataset_rows[row.dataset_id], row), row.by, row.labels,
+                row.created_at,
             )  # fmt: skip
 
     return listing.csv_answer(request, viewer, _RUN_HEADS, asked.rows(viewer), runs, lines)
