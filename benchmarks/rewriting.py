@@ -160,7 +160,7 @@ def told(connection: Connection, log: Log) -> list[tuple[int, str, Any]]:
 
 
 def _of_home(connection: Connection, kind: str, home: int) -> list[Row]:
-    return [row for row in rows_of(connection, statement(kind)) if row["home"] == home]
+    return [row for row in rows_of(connection, statement(kind)) if row["of_dataset"] == home]
 
 
 def _retell(log: Log, pairs: list[tuple[int, str, Any]]) -> None:

@@ -38,7 +38,7 @@ from service.transparency.certificates.schema import DISTINCT_MAX, RUNS_MAX
 _ROWS_MAX: Final = 80_000  # of entries and what lies beside them
 _EVENTS_MAX: Final = 5000  # that are left of entries once equal neighbours are one
 LIMITS_MAX: Final = 200
-_HOMES_MAX: Final = 100
+_DATASETS_MAX: Final = 100
 # What an auditor should know beside the ledger document, which has corrections and overdrafts.
 _MATTER: Final = (
     Kind.OVERDRAFT, Kind.REOPENED, Kind.RECORDED_AFTER_RELEASE, Kind.SAMPLING_CONTRADICTED,
@@ -103,7 +103,7 @@ _BELOW: Final = (
     .join(lineage, lineage.c.dataset_id == datasets.c.id)
     .where(lineage.c.ancestor_id == bindparam("dataset"))
     .order_by(datasets.c.id)
-    .limit(_HOMES_MAX)
+    .limit(_DATASETS_MAX)
 )
 _RESERVED: Final = (
     select(distinct_events)
@@ -165,8 +165,8 @@ def facts_of_dataset(connection: Connection, name: str) -> tuple[dict[str, Any],
     """
     dataset, allowance = find_dataset(connection, name), _Allowance()
     below = connection.execute(_BELOW, {"dataset": dataset.id}).all()
-    if len(below) >= _HOMES_MAX:
-        raise TooExpensiveError(f"A certificate is of fewer than {_HOMES_MAX} datasets.")
+    if len(below) >= _DATASETS_MAX:
+        raise TooExpensiveError(f"A certificate is of fewer than {_DATASETS_MAX} datasets.")
     homes = []
     for row, rows in ((dataset, ITSELF), *((row, rows_of(row)) for row in below)):
         found = connection.execute(_RUNS, {"dataset": row.id}).all()
