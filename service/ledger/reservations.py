@@ -247,8 +247,8 @@ class Reserve:
         held = sum(one.name is not None for one in branch.reservations)
         if held + len(asked) > RESERVED_EVENTS_MAX:
             raise ConflictError(
-                f"The branch would have more than {RESERVED_EVENTS_MAX} reserved events that are open; "
-                "record or release some first."
+                f"The branch would have more than {RESERVED_EVENTS_MAX} reserved events that are "
+                "open; record or release some first."
             )
         parts, first = [], branch.reserved_to
         for index, one in enumerate(asked):
