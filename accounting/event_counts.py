@@ -65,7 +65,7 @@ class EventCounts:
         again = self._readings_without_secrets()
         return frozenset(one for one in again if isinstance(one, Shuffle))
 
-    def told(self) -> "EventCounts":
+    def with_known_orders(self) -> "EventCounts":
         """The same, with orders that may have been used again as known ones. For fixed schedules.
 
         No lower end follows from what it exchanges: no steps are counted there, and no starts.

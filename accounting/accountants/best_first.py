@@ -202,7 +202,9 @@ def _evaluated(name: str, counts: EventCounts, question: Query) -> tuple[Bound, 
 def _told(counts: EventCounts, question: Query) -> tuple[EventCounts, Query]:
     """Both with orders that may have been used again as known ones."""
     rounded = question.rounded
-    return counts.told(), question if rounded is None else replace(question, rounded=rounded.told())
+    return counts.with_known_orders(), question if rounded is None else replace(
+        question, rounded=rounded.with_known_orders()
+    )
 
 
 def _composed(

@@ -51,10 +51,10 @@ class GroupedEvents:
     rough_lower: EventCounts
     whole: EventCounts  # what was asked for
 
-    def told(self) -> "GroupedEvents":
+    def with_known_orders(self) -> "GroupedEvents":
         """The same, with orders that may have been used again as known ones."""
         sides = (self.upper, self.lower, self.rough_upper, self.rough_lower, self.whole)
-        return GroupedEvents(*(side.told() for side in sides))
+        return GroupedEvents(*(side.with_known_orders() for side in sides))
 
 
 def distinct(counts: EventCounts) -> int:

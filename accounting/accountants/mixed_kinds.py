@@ -77,7 +77,9 @@ def split_bound(
     Returns:
         The bound, or None where no split says more, or some part has no bound.
     """
-    counts = counts.told()  # whose orders were used again is seen from all kinds together
+    counts = (
+        counts.with_known_orders()
+    )  # whose orders were used again is seen from all kinds together
     parts = parts_of(counts)
     if not 2 <= len(parts) <= KINDS_MAX:
         return None

@@ -80,7 +80,7 @@ def source_of_events(
 
     Valid when the steps were fixed in advance, as all accountants here but the odometer.
     """
-    counts = counts.told()
+    counts = counts.with_known_orders()
     direct = _source_of_pairs(counts, relation, accept)
     if not any(isinstance(event.sampling, TruncatedPoisson) for event in counts.steps):
         return direct

@@ -252,7 +252,7 @@ def explain_spending(
     accumulator, prices = found.accumulator, found.prices
     at, lost, parts = delta, found.lost, found.parts
     sums = accumulator.sums(lost)
-    _, whole = prices.told(sums.held)
+    _, whole = prices.spent_of(sums.held)
     largest = found.largest(ATTRIBUTED_RUNS_MAX if most is None else most)
     units = _units_of(connection, prices, largest)
     told = {
@@ -386,7 +386,7 @@ def _corrected(
     steps = connection.scalar(_CORRECTED_STEPS, {"datasets": list(found.priced)}) or 0
     part = AttributedPart(0)
     if steps:
-        recorded, told = _sum(found.parts.values(), 0), found.prices.told(spent)
+        recorded, told = _sum(found.parts.values(), 0), found.prices.spent_of(spent)
         part.uncovered = max(0, told[0] - recorded.uncovered)
         part.loss = max(0, told[1] - recorded.loss)
     return CorrectedPart(steps=int(steps), share=part.share(whole))
@@ -395,6 +395,6 @@ def _corrected(
 def _reserved(steps: int, sums: Totals, prices: EventCosts, whole: int) -> ReservedPart:
     """What lies between two totals."""
     part = AttributedPart(0)
-    held, spent = prices.told(sums.held), prices.told(sums.spent)
+    held, spent = prices.spent_of(sums.held), prices.spent_of(sums.spent)
     part.uncovered, part.loss = held[0] - spent[0], held[1] - spent[1]
     return ReservedPart(steps=steps, share=part.share(whole))

@@ -129,10 +129,10 @@ class EventCosts:
             self._column = _column(accumulator)
             totals = [accumulator.cost(event) for event in self.events]
             self.curves, self.failures = self._curves()
-        self.costs = [self.told(total) for total in totals]
+        self.costs = [self.spent_of(total) for total in totals]
 
-    def told(self, total: Total) -> tuple[int, int]:
-        """(units without a bound, what is told as spent) of a total: of an envelope its steps.
+    def spent_of(self, total: Total) -> tuple[int, int]:
+        """(units without a bound, what counts as spent) of a total: of an envelope its steps.
 
         Where the filter beside the items is read, of that filter.
         """
@@ -229,7 +229,7 @@ class EventCosts:
         }
 
     def _epsilon(self, units: Units, delta: float) -> tuple[float | None, float | None]:
-        units = self._told(units)
+        units = self._with_known_orders(units)
         there = units > 0
         if not there.any():
             return 0.0, None
@@ -241,8 +241,8 @@ class EventCosts:
             return None, None
         return rdp_epsilon(rdp=rdp, orders=self.orders, delta=left)
 
-    def _told(self, units: Units) -> Units:
-        """Units with orders that may have been used again as known ones, as `EventCounts.told`."""
+    def _with_known_orders(self, units: Units) -> Units:
+        """Units with orders that may have been used again as known ones."""
         if not self._known_orders:
             return units
         passes: Counter[Event] = Counter()
@@ -252,7 +252,7 @@ class EventCosts:
         told = units.copy()
         told[self.by_pass] = 0
         places = {event: place for place, event in enumerate(self.events)}
-        for event, count in EventCounts(passes=passes).told().passes.items():
+        for event, count in EventCounts(passes=passes).with_known_orders().passes.items():
             told[places[event]] += count
         return told
 

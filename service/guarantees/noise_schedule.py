@@ -111,8 +111,8 @@ class Spans:
         else:
             last.join(one)
 
-    def told(self) -> list[ScheduleSpan]:
-        """What was told so far."""
+    def spans(self) -> list[ScheduleSpan]:
+        """What was recorded so far."""
         return [self._answer(one) for one in self._found]
 
     def _answer(self, one: _Span) -> ScheduleSpan:

@@ -244,7 +244,7 @@ class Growths:
                 steps_recorded=total,
                 sequence=known.sequence,
                 complete=known.steps >= total,
-                spans=known.spans.told(),
+                spans=known.spans.spans(),
             )
 
     def _known(

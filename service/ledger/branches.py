@@ -126,7 +126,7 @@ def _raise_alerts(connection: Connection, run_name: str, before: Mapping[str, fl
     work = _opened(connection, run_name)
     state, run = work.run(run_name)
     for _, scope in enforced_budgets(state, run):
-        scope.told = before[scope.name]
+        scope.alerted_share = before[scope.name]
     raise_budget_alerts(state, run)
     work.write()
 

@@ -345,7 +345,7 @@ def test_a_secret_order_that_is_used_twice_costs_more_than_a_secret_and_a_known_
 def test_a_single_pass_of_an_order_that_is_kept_is_not_counted_as_many_from_below() -> None:
     # Twenty orders of their own and one that is kept: no order is known to have been used twice.
     counts = taken((FRESH, 100), (KEPT, 5))
-    below = lower_bound_units(counts.told(), REPLACE_ONE)
+    below = lower_bound_units(counts.with_known_orders(), REPLACE_ONE)
     assert lower_epsilon(below, delta=1e-2) <= lower_epsilon(
         lower_bound_units(taken((KEPT, 5)), REPLACE_ONE), delta=1e-2
     )

@@ -157,7 +157,7 @@ def test_orders_that_were_used_again_are_known_to_each_kind() -> None:
     again = Cyclic(batch_size=10, steps_per_pass=9)
     counts = count_events([[early], [Span(event=gaussian(1.0, again), steps=9)]])
     assert counts.used_again
-    whole = counts.told()
+    whole = counts.with_known_orders()
     units = [unit for part in parts_of(whole) for unit in part.units()]
     assert sorted(units, key=repr) == sorted(whole.units(), key=repr)
     assert all(isinstance(event.sampling, Cyclic) for event, _ in units)

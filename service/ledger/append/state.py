@@ -345,7 +345,7 @@ def raise_budget_alerts(state: DatasetState, run: RunState) -> None:
 
 def _compare(dataset: DatasetState, run: RunState, scope: EnforcedBudget) -> None:
     share = scope.share
-    before, scope.told = scope.told, share
+    before, scope.alerted_share = scope.alerted_share, share
     passed = [mark for mark in dataset.thresholds if before < mark <= share]
     if share > 1 >= before:
         _note(dataset, run, scope, Kind.OVERDRAFT)

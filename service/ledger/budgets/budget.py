@@ -80,12 +80,12 @@ class EnforcedBudget:
     delta_share: float  # of delta, that this revision of the limit may use
     planned: float | None = None  # nats, of a run's whole plan, while that holds the budget
     constant: dict[str, Any] = field(init=False)  # of its answers
-    told: float = field(init=False)  # the share of capacity for which alerts were raised
+    alerted_share: float = field(init=False)  # the share of capacity for which alerts were raised
 
     def __post_init__(self) -> None:
         """Begin with what is gone by now."""
         self.constant = self._constant_part()
-        self.told = self.share
+        self.alerted_share = self.share
 
     def _constant_part(self) -> dict[str, Any]:
         kept = self.planned is not None
