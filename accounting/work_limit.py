@@ -1,12 +1,12 @@
 """How much work an answer takes: counted, not timed, so that it is the same everywhere.
 
 Functions whose arrays may be large say how many points they are about to evaluate; whoever asks for
-an answer may set a limit. What is remembered of earlier answers counts as if it were evaluated, and
+an answer may set a limit. What is cached of earlier answers counts as if it were evaluated, and
 what one answer asks for twice counts once, however deep inside what it asks for. So whether an
 answer is within a limit depends on what is asked alone: neither on what was asked before, nor on
 how fast or how busy the machine is.
 
-Each answer that is remembered has a meter of its own while it is worked out, which counts it as if
+Each answer that is cached has a meter of its own while it is worked out, which counts it as if
 nothing else had been asked. The meters around it pay at the same time, so that a limit of theirs
 stops it, except those for which the same was asked before (and has been forgotten since).
 """
@@ -50,9 +50,9 @@ class CacheKey:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What something took that is remembered."""
+    """What something took that is cached."""
 
-    own: int  # points, without what it asked for that is remembered by itself
+    own: int  # points, without what it asked for that is cached by itself
     parts: dict[CacheKey, int]  # what that is, and the points that each took by itself
 
 
@@ -63,7 +63,7 @@ class WorkCounter:
     limit: float
     payers: tuple["WorkCounter", ...] = ()  # meters around it that pay for what is spent here
     spent: float = 0
-    own: float = 0  # of it, what was not for something that is remembered by itself
+    own: float = 0  # of it, what was not for something that is cached by itself
     asked: dict[CacheKey, int] = field(default_factory=dict)  # in order: what was spent for already
 
     def spend(self, points: float) -> None:
@@ -77,7 +77,7 @@ class WorkCounter:
             meter._add(points)
 
     def ask(self, what: CacheKey, work: Work) -> None:
-        """Spend what something took that is remembered, as far as it was not asked for before.
+        """Spend what something took that is cached, as far as it was not asked for before.
 
         Raises:
             TooMuchWorkError: there is not so much left.
@@ -111,7 +111,7 @@ def spend(points: int) -> None:
 
 
 def worked_out(what: CacheKey, compute: Callable[[], R]) -> tuple[R, Work]:
-    """What a function computes that is going to be remembered, and the work it took.
+    """What a function computes that is going to be cached, and the work it took.
 
     Raises:
         TooMuchWorkError: it takes more than what is allowed around it.
@@ -131,7 +131,7 @@ def worked_out(what: CacheKey, compute: Callable[[], R]) -> tuple[R, Work]:
 
 
 def recalled(what: CacheKey, work: Work) -> None:
-    """Spend what something took that is remembered, unless the same was asked for before.
+    """Spend what something took that is cached, unless the same was asked for before.
 
     Raises:
         TooMuchWorkError: that is more than is allowed.
@@ -146,7 +146,7 @@ def limited(points: float) -> Iterator[WorkCounter]:
     """Allow what runs inside so many points, and no more than what is allowed outside.
 
     What takes more counts as having taken what it was allowed, and as having asked for nothing: how
-    far it came, and what it had asked for by then, depends on what was remembered.
+    far it came, and what it had asked for by then, depends on what was cached.
 
     Raises:
         TooMuchWorkError: it takes more.
@@ -235,10 +235,10 @@ def as_many(points: float, computations: Iterable[Callable[[], R]]) -> list[R]:
 
 
 class CachedWithCost(Generic[P, R]):
-    """A function that remembers its latest answers, each with the work that it took."""
+    """A function that caches its latest answers, each with the work that it took."""
 
     def __init__(self, function: Callable[P, R], maxsize: int) -> None:
-        """Nothing is remembered."""
+        """Nothing is cached."""
 
         @lru_cache(maxsize=maxsize)
         def kept(what: CacheKey) -> tuple[R, Work]:

@@ -21,7 +21,7 @@ PROBLEM: Final = "dpledger.problem"  # of a connection's scope: the slug of its 
 KEY: Final = "dpledger.key"  # the same: the name of the key, or issuer#subject of the person
 OTHER: Final = "other"  # an unknown path or method
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
-# Seconds: an append takes about a millisecond, a dear question up to some seconds.
+# Seconds: an append takes about a millisecond, an expensive question up to some seconds.
 _LATENCIES: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _COMMITS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0)
 _BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)

@@ -34,10 +34,10 @@ from accounting.guarantees import DEFAULT_ACCEPT, Status
 from accounting.rounding import require, rounded_down, rounded_up
 from accounting.work_limit import cached_with_cost
 
-# Distinct events whose cost is remembered, about 1 kB each: more than one body names, 10,000. Of
+# Distinct events whose cost is cached, about 1 kB each: more than one body names, 10,000. Of
 # fewer, each would be forgotten before it is asked for again, and worked out anew every time.
 CACHE_ENTRIES: Final = 10_240
-FILTERS_MAX: Final = 1024  # whose limits are remembered
+FILTERS_MAX: Final = 1024  # whose limits are cached
 REASON_FIXED: Final = "The limit of such a budget cannot be revised once answers were seen."
 
 

@@ -29,7 +29,7 @@ from accounting.guarantees import DEFAULT_ACCEPT, Status, theorem
 from accounting.rounding import require, rounded_down
 
 ITEMS_MAX: Final = 256  # of one envelope
-READINGS_MAX: Final = 256  # totals whose charges are remembered
+READINGS_MAX: Final = 256  # totals whose charges are cached
 REASON_FIXED: Final = "An envelope cannot be changed once answers were seen."
 _COUNTS: Final = 2  # numbers of a total before the items: units without a bound, units outside
 
@@ -372,7 +372,7 @@ class EnvelopeFilter:
 
     def charge(self, used: Total) -> tuple[int, ...] | None:
         """The units charged to each item, in the filter's order; None where some find no item."""
-        # Not counted as work: it is remembered, and what is asked alone decides what work counts.
+        # Not counted as work: it is cached, and what is asked alone decides what work counts.
         return charged_items.function(used=used, allowed=self._allowed, parents=self._parents)
 
 

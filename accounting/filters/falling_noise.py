@@ -23,7 +23,7 @@ from accounting.shuffling.partial import partial_shuffle_rdp
 _MARGIN: Final = 1e-12  # far more than what the rounding of a release's loss adds
 _CURVE: Final = 1  # the curve of a pass was chosen at its start
 _RELEASE: Final = 2  # a release was
-RELEASES_MAX: Final = 10_240  # events whose releases are remembered, about 1 kB each
+RELEASES_MAX: Final = 10_240  # events whose releases are cached, about 1 kB each
 
 
 @theorem(

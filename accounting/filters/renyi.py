@@ -33,9 +33,9 @@ from accounting.work_limit import cached_with_cost
 
 # Of a budget's delta, for steps whose curve may fail with a probability of its own.
 FAILURE_SHARE: Final = 1e-6
-# Distinct events whose cost is remembered. Most repeat at once or never, and each takes about 1 kB.
+# Distinct events whose cost is cached. Most repeat at once or never, and each takes about 1 kB.
 CACHE_ENTRIES: Final = 10_240
-FILTERS_MAX: Final = 1024  # whose limits are remembered
+FILTERS_MAX: Final = 1024  # whose limits are cached
 ORDERS_MAX: Final = 64  # of one filter: as many numbers a total has
 
 

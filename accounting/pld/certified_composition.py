@@ -46,7 +46,7 @@ WIDTH: Final = 1e-8  # relative, aimed at where the contour serves
 LATTICE_WIDTH: Final = 5e-4  # and where the lattice does
 FLOOR_WIDTH: Final = 1e-4  # the same for lower bounds alone, of pairs that are quickly composed
 DENSE_FLOOR_WIDTH: Final = 2e-4  # and of many outcomes, which are not
-ANSWERS: Final = 128  # that are remembered: a ledger is often read again before it grows
+ANSWERS: Final = 128  # that are cached: a ledger is often read again before it grows
 LATTICE_PAIRS_MAX: Final = 256
 _CHECK_WIDTH: Final = 0.05  # of a delta that need only be shown to be small enough
 

@@ -18,7 +18,7 @@ from service.settings import is_loopback
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 PAGE_SIZE: Final = 1000
-# A dear question may wait in a line before it is worked out; a stream is silent for 15 seconds.
+# An expensive question may wait before it is worked out; a stream is silent for 15 seconds.
 _TIMEOUT_SECONDS: Final = 60.0
 _UNAUTHORIZED: Final = 401
 UrlOption = Annotated[

@@ -36,7 +36,7 @@ _SOME: Final = 1000  # whose larger orders are, half a millisecond each
 _SMALL: Final = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0)
 _LARGE: Final = (48.0, 64.0, 128.0)  # at which little is read best
 _ALL: Final[tuple[float, ...]] = tuple(ORDERS.tolist())
-LOSSES_MAX: Final = 4096  # remembered; at most a kilobyte each
+LOSSES_MAX: Final = 4096  # cached; at most a kilobyte each
 
 _DATASETS: Final = (
     select(

@@ -32,13 +32,13 @@ from service.storage.tables import entries
 from service.storage.versioned_cache import VersionedCache
 
 _FEW: Final = 4  # a history of fewer points is read anew at each look
-HISTORIES_MAX: Final = 200  # remembered; some tens of kilobytes each
+HISTORIES_MAX: Final = 200  # cached; some tens of kilobytes each
 _NEWER: Final = OF_RUN.where(entries.c.sequence > bindparam("after"))
 _Marked = tuple[int, int, EventCounts]  # steps, sequence, counts
 
 
 class _Known:
-    """What is remembered of one history."""
+    """What is cached of one history."""
 
     def __init__(self, points: int) -> None:
         self.lock = threading.Lock()

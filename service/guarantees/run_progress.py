@@ -39,7 +39,7 @@ READ_SECONDS: Final = 0.015  # of processor time, after which a look reads no fu
 PROGRESS_SECONDS: Final = 0.015  # the same for points
 RUN_SECONDS: Final = 5.0  # the same for a run; then only the latest step is worked out
 _FLAT: Final = 1 / 500  # of the whole: too small to see in the chart
-_RUNS_MAX: Final = 100  # remembered; some hundred kilobytes each
+_RUNS_MAX: Final = 100  # cached; some hundred kilobytes each
 
 _NEWER: Final = OF_RUN.where(entries.c.sequence > bindparam("after")).limit(_ROWS_MAX)
 
@@ -82,7 +82,7 @@ class _Mark:
 
 
 class _Run:
-    """What is remembered of one run."""
+    """What is cached of one run."""
 
     def __init__(self, dataset_size: int) -> None:
         self.lock = threading.Lock()
@@ -254,7 +254,7 @@ class Growths:
         dataset: Row[Any],
         reading: HistoryReading | None,
     ) -> tuple[int, _Run]:
-        """How many steps a run has recorded, and what is remembered of it."""
+        """How many steps a run has recorded, and what is cached of it."""
         total = recorded_steps(connection, run)
         # The time keeps apart the runs of two databases that have the same number.
         key = (run.id, run.created_at, reading)

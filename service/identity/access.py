@@ -61,7 +61,7 @@ def require_dataset(limit: frozenset[str], name: str) -> None:
 class Reach:
     """What limited keys were found to reach.
 
-    It is remembered, for a name is never reused and what it names never moves. What was refused is
+    It is cached, for a name is never reused and what it names never moves. What was refused is
     not: to refuse what is there must take as long as to refuse what is not.
     """
 

@@ -87,7 +87,7 @@ def certified(connection: Connection, new: NewRun) -> PlanCertificate | None:
     relation, accept = NeighboringRelation(dataset.neighboring_relation), accept_of(dataset)
     held_by = dataset_filter(dataset)
     with bounded("The plan that is to hold the budget"):
-        for span in spans:  # remembered, so that no lock waits for it
+        for span in spans:  # cached, so that no lock waits for it
             held_by.cost(span.event, relation=relation, accept=accept)
         return _certified(spans, new.budget, relation=relation, accept=accept)
 

@@ -22,7 +22,7 @@ from service.storage.tables import corrections, datasets, incidents, runs
 
 SPARING_SECONDS = 60.0  # between two incidents of the same thing
 OF_LIMIT_MAX: Final = 100  # the latest overdrafts and changes of settings that are read
-SPARING_MAX: Final = 10_000  # things remembered; about a hundred bytes each
+SPARING_MAX: Final = 10_000  # things cached; about a hundred bytes each
 
 
 class Kind(StrEnum):

@@ -179,7 +179,7 @@ class Summary:
 
 
 class BackupWriter:
-    """Writes lines and remembers what `finish` says of them."""
+    """Writes lines and keeps what `finish` says of them."""
 
     def __init__(self, stream: gzip.GzipFile, header: Header) -> None:
         self._stream = stream

@@ -71,7 +71,7 @@ def settle() -> None:
     """Look for cycles of objects seldom, and never among what was made until now.
 
     Python looks at every object that lives to find cycles among those that do not. The service
-    remembers many objects: looking as often as usual takes a third of the time of a large batch.
+    caches many objects: looking as often as usual takes a third of the time of a large batch.
     So no request may leave a cycle behind (`errors.release`): until the next look one keeps all
     that it holds, and a few hundred large bodies would fill the memory.
     """

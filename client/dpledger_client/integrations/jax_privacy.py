@@ -238,7 +238,7 @@ def _no_equal(strategy: Any) -> NoReturn:
 
 
 def _is_exact(strategy: Any, sampling: Mapping[str, Any]) -> bool:
-    """Whether batches have the sizes of what is recorded; a cycle is recorded as dearer ones."""
+    """Whether batches have the sizes that are recorded; for a cycle what costs more is."""
     cycles = getattr(strategy, "cycle_length", 1) > 1
     return not cycles or sampling["kind"] == "balls_and_bins"
 

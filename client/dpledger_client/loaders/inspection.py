@@ -34,8 +34,8 @@ class Finding:
     """What a loader is, beside what was declared.
 
     Attributes:
-        status: `detected`: read from the loader. `declared`: the trainer's word, where it is the
-            dearer one or where the loader cannot tell. `contradicted`: read from the loader, and
+        status: `detected`: read from the loader. `declared`: the trainer's word, where it
+            costs more or where the loader cannot tell. `contradicted`: read from the loader, and
             not what was declared.
         sampling: what the steps are to be recorded with. Of a loader with more or fewer records
             than dataset_size no pass is told that was not declared, and a weight that was found
@@ -197,7 +197,7 @@ def _kept_because(said: Sampling, found: Sampling, read: Read, size: int) -> str
     if said["kind"] in ("full", "unknown"):
         # It assumes that no record is in a step twice.
         repeated = found["kind"] == "with_replacement" or max(read.length, read.records) > size
-        return "" if repeated else "it is dearer."
+        return "" if repeated else "it costs more."
     for kind, rate in (("poisson", "sampling_probability"), ("non_uniform", "max_weight")):
         if said["kind"] == found["kind"] == kind:
             return "its rate is higher." if said[rate] > found[rate] else ""
@@ -216,7 +216,7 @@ def _pass_kept_because(said: Sampling, found: Sampling, read: Read, size: int) -
         return "the loop sets the epoch of each pass, which is not seen." if unseen else ""
     if said["steps_per_pass"] < found["steps_per_pass"]:
         return "the loop ends each pass early, which is not seen."
-    return "it is dearer."
+    return "it costs more."
 
 
 def _order_known(sampling: Sampling) -> int:

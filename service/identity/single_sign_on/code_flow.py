@@ -32,7 +32,7 @@ from service.identity.single_sign_on.tokens import Principal, verify_token
 STARTED_SECONDS: Final = 600  # that a person may take to sign in at the provider
 CODE_LENGTH_MAX: Final = 4096
 EXCHANGES_MAX: Final = 4  # at once; each takes a thread until the provider answers
-STATES_MAX: Final = 10_000  # of finished sign-ins that are remembered
+STATES_MAX: Final = 10_000  # of finished sign-ins that are kept
 _LOGGER: Final = logging.getLogger("dpledger.sign_in")
 _RANDOM_BYTES: Final = 32
 _SEAL_LENGTH: Final = 64  # hexadecimal digits

@@ -29,7 +29,7 @@ from service.identity.single_sign_on.tokens import (
     verify_token,
 )
 
-VERIFIED_MAX: Final = 10_000  # tokens that are remembered until they end
+VERIFIED_MAX: Final = 10_000  # tokens that are cached until they end
 BUCKETS_MAX: Final = 10_000
 _NO_GRANT: Final = (
     "The identity provider {} knows you, but the identity file of this service grants nothing to "

@@ -41,8 +41,8 @@ from service.storage.tables import (
 THRESHOLDS: Final = (0.5, 0.8, 0.95)  # shares of a budget that raise an alert
 THRESHOLDS_OPTION: Final = "dpledger_budget_thresholds"  # of an engine that has others
 CACHE_BYTES: Final = 192 * 1024**2  # of states that are kept between transactions
-CACHED_RUNS_MAX: Final = 65_536  # runs whose dataset is remembered
-CACHED_EVENTS_MAX: Final = 4096  # of one dataset whose rows are remembered
+CACHED_RUNS_MAX: Final = 65_536  # runs whose dataset is cached
+CACHED_EVENTS_MAX: Final = 4096  # of one dataset whose rows are cached
 _LOCKED: Final = ("id", "version", "log_size", "log_frontier")
 # Statements are built once: building one costs as much as running it.
 DATASET_OF_RUNS: Final = select(runs.c.name, runs.c.dataset_id).where(

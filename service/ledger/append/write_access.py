@@ -53,7 +53,7 @@ def require_writable(state: LedgerState, *, admits: bool = False) -> None:
 
 
 def run_in_write_transaction(engine: Engine, work: Callable[[Connection], Result]) -> Result:
-    """What work answers that is done in one transaction, in which nothing dear is worked out.
+    """What work answers that is done in one transaction, in which nothing expensive is worked out.
 
     Raises:
         LedgerSuspendedError: the ledger does not take it now.

@@ -25,7 +25,7 @@ from accounting.work_limit import TooMuchWorkError, limited
 from service.errors import UnavailableError
 from service.work_limit import bounded
 
-KNOWN_MAX: Final = 40_960  # prices that are remembered for all; each takes about 1 kB
+KNOWN_MAX: Final = 40_960  # prices that are cached for all; each takes about 1 kB
 TRIES: Final = 8  # two suffice, unless settings change or much is forgotten meanwhile
 # Of work for one request, whose reading takes time, too: it prices 1,000 events at any one order.
 COST_POINTS_MAX: Final = 64_000_000
@@ -204,7 +204,7 @@ def require(wanted: Collection[Quote], *, unchanged: bool = False) -> None:
 
 
 def _worked_out(quote: Quote, locked: _Locked) -> bool:
-    """Whether a cost took no more than a transaction may still work out; it is remembered then."""
+    """Whether a cost took no more than a transaction may still work out; it is cached then."""
     question, event = quote
     if locked.points <= 0 or not isinstance(question, Cost) or not isinstance(event, Event):
         return False
@@ -237,7 +237,7 @@ def retry_with_costs(attempt: Callable[[], _Answer]) -> _Answer:
 
 
 def compute_costs(wanted: Iterable[Quote]) -> dict[Quote, Any]:
-    """The answers, which the process remembers for a while; no lock may be held.
+    """The answers, which the process caches for a while; no lock may be held.
 
     Raises:
         UnavailableError: it takes more work than one request may; sent again, it comes further.

@@ -31,7 +31,7 @@ _ONE: Final = select(strategies).where(strategies.c.digest == bindparam("digest"
 _SEVERAL: Final = select(strategies.c.digest, strategies.c.content).where(
     strategies.c.digest.in_(bindparam("digests", expanding=True))
 )
-_PRICES_MAX: Final = 4096  # that are remembered
+_PRICES_MAX: Final = 4096  # that are cached
 _NOT_KEPT: Final = "is not a strategy of this ledger: POST /v1/strategies keeps one"
 
 
@@ -117,7 +117,7 @@ class Sensitivities:
     """Fills in, where steps name a strategy, how far it moves a record. One for a database."""
 
     def __init__(self, engine: Engine) -> None:
-        """Nothing is remembered."""
+        """Nothing is cached."""
         self._engine = engine
         self._known: OrderedDict[_Asked, float] = OrderedDict()
         self._lock = Lock()

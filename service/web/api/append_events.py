@@ -56,7 +56,7 @@ _PLACE: Final = re.compile(
     rb'~{~"first_step"~:~(0|[1-9]\d{0,12})~,~"steps"~:~([1-9]\d{0,9})~,'.replace(b"~", _SPACE)
 )
 _FIRST_STEP: Final = re.compile(rb'"first_step"\s*:\s*(0|[1-9]\d{0,12})\s*[,}]')
-KNOWN_BYTES: Final = 1024  # of a body that is remembered
+KNOWN_BYTES: Final = 1024  # of a body that is cached
 _KNOWN_MAX: Final = 1024  # bodies
 _LINE: Final = TypeAdapter(EventMessage)
 STRATEGY: Final = b"matrix_gaussian"  # in a body that names one
