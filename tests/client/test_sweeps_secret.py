@@ -40,7 +40,7 @@ SWEEP: dict[str, Any] = {
 # Times, and what is drawn anew for each ledger: names of writers, keys, hashes of what has times.
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)?|datetime\.datetime\([^)]*\)"
-    r"|(?<=>)\d\d:\d\d(?=<)"  # at a chart's axis, which two ledgers begin in different minutes
+    r"|(?<=>)\d\d:\d\d(:\d\d)?(?=<)"  # at a chart's axis: two ledgers begin at other times
 )
 # A chart over time: the moment of the end is fixed by report_at, and not what is compared here.
 _DRAWING = re.compile(r'\b(d|x|x1|x2|cx|points|width)="[^"]*"')

@@ -133,7 +133,7 @@ MALFORMED: dict[str, tuple[Change, str]] = {
     "before all time": (of_key(created_at="0001-01-01T00:00:00+14:00"), "must be a time"),
     "a list in a row": (of_key(scope=["admin"]), "line 3: api_keys.scope: must be text"),
     "an infinite rate": (lambda lines: [
-        line.replace(b"7.5", b"1e999") for line in of_key(requests_per_second=7.5)(lines)
+        line.replace(b"12345.5", b"1e999") for line in of_key(requests_per_second=12345.5)(lines)
     ], "line 3: api_keys.requests_per_second: must be a finite number"),
     "not a number": (of_key(requests_per_second=math.nan), "line 3: not JSON"),
     "no bytes": (of_row("installation", log_frontier="?"), "log_frontier: must be bytes"),

@@ -165,7 +165,7 @@ def test_a_checkpoint_whose_heads_were_changed_is_not_believed(files: Files, cha
     ("target", "words"),
     [
         ("sqlite:////nowhere/at/all.db", "there is no such file"),
-        ("mysql://a@b/c", "database_url"),
+        ("mysql://a@b/c", "DPLEDGER_DATABASE_URL"),
         ("://", "TARGET"),
         ("/nowhere/at/all.json", "No such file"),
     ],
