@@ -52,7 +52,7 @@ from service.schemas.responses import Answer
 from service.schemas.run_states import CLOSED
 from service.storage.tables import branches, datasets, distinct_events, reservations, runs
 
-RESERVED_EVENTS_MAX: Final = (
+OPEN_RESERVED_MAX: Final = (
     256  # of a branch, beyond its next step; each append looks at all of them
 )
 OPEN: Final = "open"
@@ -245,9 +245,9 @@ class Reserve:
         """
         asked = self.new.parts
         held = sum(one.name is not None for one in branch.reservations)
-        if held + len(asked) > RESERVED_EVENTS_MAX:
+        if held + len(asked) > OPEN_RESERVED_MAX:
             raise ConflictError(
-                f"The branch would have more than {RESERVED_EVENTS_MAX} reserved events that are "
+                f"The branch would have more than {OPEN_RESERVED_MAX} reserved events that are "
                 "open; record or release some first."
             )
         parts, first = [], branch.reserved_to

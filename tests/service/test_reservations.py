@@ -6,7 +6,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, text
 
-from service.ledger.reservations import RESERVED_EVENTS_MAX
+from service.ledger.reservations import OPEN_RESERVED_MAX
 from service.storage.engine import transaction
 from tests.service.samples import BUDGET, FULL, Json, append, event, run, setup
 
@@ -317,7 +317,7 @@ def test_a_runs_own_budget_counts_what_expired_as_spent(api: httpx.Client, engin
 
 def test_a_branch_holds_only_so_many_reservations(limited: httpx.Client) -> None:
     faint = {"mechanism": {"kind": "gaussian", "noise_multiplier": 1e4}}
-    for number in range(RESERVED_EVENTS_MAX):
+    for number in range(OPEN_RESERVED_MAX):
         assert reserve(limited, f"lease-{number}", 1, event=faint).status_code == 201
     refused = reserve(limited, "one-more", 1, event=faint)
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/conflict")

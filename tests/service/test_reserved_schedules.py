@@ -7,7 +7,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, text
 
-from service.ledger.reservations import RESERVED_EVENTS_MAX
+from service.ledger.reservations import OPEN_RESERVED_MAX
 from service.storage.engine import transaction
 from service.transparency.verification.ledger import verify
 from tests.service.samples import BUDGET, FULL, Json, append, event, run, setup
@@ -254,7 +254,7 @@ def test_lists_have_them_event_by_event(limited: httpx.Client) -> None:
 
 
 def test_a_branch_holds_only_so_many_events(limited: httpx.Client) -> None:
-    faint = ahead(*[1e4] * RESERVED_EVENTS_MAX)
+    faint = ahead(*[1e4] * OPEN_RESERVED_MAX)
     assert reserve(limited, "all", faint).status_code == 201
     assert reserve(limited, "more", faint[:1]).status_code == 409
     assert take(limited, 0, *[1e4] * 10).is_success
