@@ -32,9 +32,9 @@ from service.web.api.append_events import (
     record,
 )
 from service.web.middleware import BODY_ENDS_AT, HTTP_LOGGER, answer_headers, begin_request
+from service.web.server import send_whole
 from service.web.strict_requests import INLINE_BYTES, JSON
 
-SEND_WHOLE: Final = "dpledger.send_whole"  # of a scope: sends an answer at once, if it can
 _PATH: Final = re.compile(f"/v1/runs/({NAME_PATTERN.strip('^$')})/events")
 _JSON: Final = JSON.encode()
 _LENGTH: Final = re.compile(rb"[1-9]\d{0,4}")
@@ -96,8 +96,7 @@ class DirectAppends:
             (b"content-type", _JSON),
             *answer_headers(identifier),
         ]
-        send_whole = scope.get(SEND_WHOLE)
-        if send_whole is None or not send_whole(status, headers, content):
+        if not send_whole(send, status, headers, content):
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": content})
 

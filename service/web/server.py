@@ -13,12 +13,12 @@ import time
 from asyncio.events import TimerHandle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from types import FrameType
 from typing import Any, ClassVar, Final
 
 import uvicorn
 from httptools import HttpParserError
+from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -27,7 +27,6 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from service.errors import StartupError
 from service.settings import Settings
-from service.web.direct_appends import SEND_WHOLE
 from service.web.problems import MEDIA_TYPE, PROBLEMS, RETRY_AFTER_SECONDS
 
 BACKLOG: Final = 2048  # connections that wait to be accepted
@@ -237,7 +236,6 @@ class Connection(HttpToolsProtocol):
         self._stop_waiting()
         self._in_head, self._in_body = False, True
         super().on_headers_complete()
-        self.scope[SEND_WHOLE] = partial(self._send_whole, self.cycle)  # type: ignore[typeddict-unknown-key]
         if len(self.pipeline) > PIPELINED_MAX:
             # Without an answer: it would be read as that to another request.
             self.transport.abort()
@@ -247,24 +245,6 @@ class Connection(HttpToolsProtocol):
         """The body is there."""
         self._in_body = False
         super().on_message_complete()
-
-    def _send_whole(
-        self,
-        cycle: RequestResponseCycle,
-        status: int,
-        headers: list[tuple[bytes, bytes]],
-        body: bytes,
-    ) -> bool:
-        """Send an answer in one write, where uvicorn would need two; False if it cannot be."""
-        if cycle.disconnected or not cycle.keep_alive or self.flow.write_paused:
-            return False
-        cycle.response_started = cycle.response_complete = True
-        parts = [STATUS_LINE[status]]
-        parts += [b"%b: %b\r\n" % header for header in [*cycle.default_headers, *headers]]
-        self.transport.write(b"".join([*parts, b"\r\n", body]))
-        cycle.message_event.set()
-        cycle.on_response()
-        return True
 
     def resume_writing(self) -> None:
         """What was to be taken was taken, or nearly so."""
@@ -309,6 +289,25 @@ class Connection(HttpToolsProtocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
+
+
+def send_whole(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+    """Send an answer in one write, where uvicorn would need two; False if it cannot be.
+
+    The request is found by its `send`: stored in its scope, it would be a cycle (`settle`).
+    """
+    cycle = getattr(send, "__self__", None)
+    if not isinstance(cycle, RequestResponseCycle):
+        return False
+    if cycle.disconnected or not cycle.keep_alive or cycle.flow.write_paused:
+        return False
+    cycle.response_started = cycle.response_complete = True
+    parts = [STATUS_LINE[status]]
+    parts += [b"%b: %b\r\n" % header for header in [*cycle.default_headers, *headers]]
+    cycle.transport.write(b"".join([*parts, b"\r\n", body]))
+    cycle.message_event.set()
+    cycle.on_response()
+    return True
 
 
 def connection_limits(settings: Settings) -> dict[str, Any]:
