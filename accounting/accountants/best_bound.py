@@ -26,6 +26,7 @@ from accounting.events import (
     Full,
     Gaussian,
     NeighboringRelation,
+    NoNoise,
     Poisson,
     PoissonUnit,
     PrivateSelection,
@@ -42,7 +43,7 @@ BEST: Final = "best"
 # Where everything that is known is so many times the lower end, more is looked for: bounds of every
 # status that may be accepted, and a better lower end.
 WIDE: Final = 2.0
-NOISE_LEAST: Final = 1e-100  # below which no epsilon is finite
+NOISE_LEAST: Final = 1e-100  # of an event; less counts as none
 
 
 def guarantee(
@@ -358,6 +359,8 @@ def _unsampled(event: Event) -> Event:
         mechanism = replace(mechanism, base=_unsampled(mechanism.base))
     elif isinstance(mechanism, Gaussian) and isinstance(sampling, PoissonUnit):
         # All rows of a record take part.
-        noise = max(NOISE_LEAST, rounded_down(mechanism.noise_multiplier / sampling.rows))
+        noise = rounded_down(mechanism.noise_multiplier / sampling.rows)
+        if noise < NOISE_LEAST:
+            return Event(mechanism=NoNoise(), sampling=Full())
         mechanism = replace(mechanism, noise_multiplier=noise)
     return Event(mechanism=mechanism, sampling=Full())

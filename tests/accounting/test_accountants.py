@@ -209,6 +209,9 @@ def test_a_parents_record_with_several_rows_joins_full_batches_with_all_of_them(
     assert answer.unamplified_epsilon is not None
     assert answer.unamplified_epsilon == pytest.approx(full.epsilon, rel=1e-12)
     assert answer.unamplified_epsilon >= full.epsilon > answer.epsilon_lower
+    # Less noise than an event may have is told as none.
+    least = guarantee(counts(sampling, sigma=1e-100), relation=REPLACE_ONE, delta=DELTA)
+    assert least.unamplified_epsilon is None
 
 
 def test_unamplified_epsilon_counts_events_of_equal_noise_together() -> None:
