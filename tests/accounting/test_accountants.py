@@ -29,7 +29,6 @@ from accounting.events import (
     NeighboringRelation,
     NoNoise,
     Poisson,
-    PoissonUnit,
     Reshuffle,
     Sampling,
     Shuffle,
@@ -197,21 +196,6 @@ def test_unamplified_epsilon_is_that_of_full_batches(
     answer = guarantee(counts(sampling, steps=7), relation=relation, delta=DELTA)
     full = guarantee(counts(Full(), steps=7), relation=relation, delta=DELTA, accountant="gdp")
     assert answer.unamplified_epsilon == full.epsilon
-
-
-def test_a_parents_record_with_several_rows_joins_full_batches_with_all_of_them() -> None:
-    sampling = PoissonUnit(sampling_probability=0.5, rows=10)
-    answer = guarantee(counts(sampling, steps=7, sigma=5.0), relation=REPLACE_ONE, delta=DELTA)
-    whole = counts(Full(), steps=7, sigma=0.5)
-    full = guarantee(whole, relation=REPLACE_ONE, delta=DELTA, accountant="gdp")
-    assert answer.epsilon_lower is not None
-    assert full.epsilon is not None
-    assert answer.unamplified_epsilon is not None
-    assert answer.unamplified_epsilon == pytest.approx(full.epsilon, rel=1e-12)
-    assert answer.unamplified_epsilon >= full.epsilon > answer.epsilon_lower
-    # Less noise than an event may have is told as none.
-    least = guarantee(counts(sampling, sigma=1e-100), relation=REPLACE_ONE, delta=DELTA)
-    assert least.unamplified_epsilon is None
 
 
 def test_unamplified_epsilon_counts_events_of_equal_noise_together() -> None:
