@@ -12,7 +12,9 @@ ROWS = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
 def rows_of(page: Page, chart: str) -> list[list[str]]:
     """The cells of a chart's table, once it is opened."""
     page.locator(f"#{chart} details summary").click()
-    found: list[list[str]] = page.locator(f"#{chart} tbody tr").evaluate_all(ROWS)
+    rows = page.locator(f"#{chart} tbody tr")
+    rows.first.wait_for()  # they are written when the browser tells that it was opened
+    found: list[list[str]] = rows.evaluate_all(ROWS)
     return found
 
 
