@@ -155,6 +155,7 @@ benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if i
 	$(BIN)/python benchmarks/commands.py
 	$(BIN)/python benchmarks/starts.py
 	$(BIN)/python benchmarks/service.py
+	$(BIN)/python benchmarks/new_noises.py
 	$(BIN)/python benchmarks/changing_noise.py
 	$(BIN)/python benchmarks/bulk.py
 	$(BIN)/python benchmarks/streams.py

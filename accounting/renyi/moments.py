@@ -45,6 +45,8 @@ _SHORT: Final = 64
 # |beta (S - 1)| below which the direct form of the integrand would cancel.
 _SERIES: Final = 0.05
 _SERIES_TERMS: Final = 12
+# The largest exponent with which terms are added as doubles, which hold e^708 and e^-708.
+_LARGEST: Final = 700.0
 
 
 @lru_cache(maxsize=int(ORDER_MAX))
@@ -143,6 +145,20 @@ def log_bregman(beta: Array, d: Array, log_s: Array) -> Array:
     return direct
 
 
+def _bregman(betas: Array, d: Array, log_s: Array) -> Array:
+    """s^beta - 1 - beta (s - 1), shape (k, n), where d = s - 1 rises; no number beyond doubles."""
+    beta = betas[:, None]
+    found: Array = np.expm1(beta * log_s) - beta * d
+    # Where it would cancel: x^2 times the sum of C(beta, j) x^(j-2), the first factors taken out.
+    inside = slice(*np.searchsorted(d, [-_SERIES, _SERIES]))
+    x, j = d[inside], np.arange(3, _SERIES_TERMS + 1)
+    tail = np.cumprod((beta - j + 1) / j, axis=1) @ x ** (j - 2)[:, None]
+    series = 0.5 * beta * (beta - 1) * (1 + tail) * (x * x)
+    near = np.maximum(np.abs(beta), 1.0) * np.abs(x) < _SERIES
+    found[:, inside] = np.where(near, series, found[:, inside])
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Line:
     """The points at which the integrand of some powers is summed."""
@@ -206,19 +222,22 @@ def log_real_moments(betas: Array, *, q: float, sigma: float) -> Array:
     # Near d = -1, where q is near one, log1p would magnify the rounding of d.
     near = np.where(d < -0.5, np.logaddexp(log_rest, log_q + np.minimum(u, _LARGE)), np.log1p(d))
     log_s = np.where(u < _LARGE, near, log_q + u)  # beyond, 1 - q is below the rounding
-    log_density = -0.5 * (x / sigma) ** 2 - math.log(sigma * math.sqrt(2 * math.pi))
+    # The density, times the distance between two points.
+    log_weights = math.log(h / (sigma * math.sqrt(2 * math.pi))) - 0.5 * (x / sigma) ** 2
 
-    beta = betas[:, None]
-    shape = (len(betas), len(x))
     spend(30_000 + 9 * len(betas) * len(x))
-    terms = log_bregman(beta, np.broadcast_to(d, shape).copy(), np.broadcast_to(log_s, shape))
-    terms = terms + log_density
-    log_integral = log_sum(terms) + math.log(h)
+    largest = float(np.max(np.abs(log_s)))
+    size = 0.5 * max(left * left, right * right) / variance + np.abs(betas) * largest
+    if np.max(size) < _LARGEST:
+        log_integral = np.log(_bregman(betas, d, log_s) @ np.exp(log_weights))
+    else:
+        shape = (len(betas), len(x))
+        d, log_s = np.broadcast_to(d, shape).copy(), np.broadcast_to(log_s, shape)
+        log_integral = log_sum(log_bregman(betas[:, None], d, log_s) + log_weights)
 
     # Each term is off by its exponents' rounding, magnified where the integrand's difference is
     # small against its parts: by 1/_SERIES, and by 1/(beta-1) for powers near one.
-    size = 0.5 * max(left * left, right * right) / variance + reach * float(np.max(np.abs(log_s)))
-    cancelling = _SERIES * float(np.min(np.minimum(1.0, np.abs(betas - 1))))
+    cancelling = _SERIES * np.minimum(1.0, np.abs(betas - 1))
     slack = UNIT_ROUNDOFF * (8 * LIBRARY_ULPS * (size + 2) / cancelling + len(x))
     tails = _log_tails(betas, left=left, right=right, q=q, sigma=sigma)
     total = np.logaddexp(log_integral + slack, tails)

@@ -13,6 +13,8 @@ from accounting.rounding import UNIT_ROUNDOFF, Array
 from accounting.work_limit import spend
 
 Indices = npt.NDArray[np.intp]
+# Orders up to so many times the noise share a grid: exponents on it are within those of doubles.
+_FEW = 13.0
 
 
 def curve_of(log_moments: Array, orders: Array) -> Array:
@@ -118,7 +120,7 @@ def remove_moments(orders: Array, *, q: float, sigma: float) -> Array:
         chord = (1 - share) * ends[below] + share * ends[below + 1]
         chord = chord * (1 + 8 * UNIT_ROUNDOFF)
         result[between] = _log_expm1_above(chord)
-    for chunk in _by_octave(orders, np.flatnonzero(~whole & ~between)):
+    for chunk in _sharing_a_grid(orders, np.flatnonzero(~whole & ~between), sigma=sigma):
         result[chunk] = log_real_moments(orders[chunk], q=q, sigma=sigma)
     return result
 
@@ -128,7 +130,8 @@ def add_moments(orders: Array, *, q: float, sigma: float) -> Array:
     # S >= 1-q, and the divergence is at most the one without sampling.
     exponent = (orders - 1) * np.minimum(-math.log1p(-q), 0.5 * orders / (sigma * sigma))
     result = _log_expm1_above(exponent * (1 + 16 * UNIT_ROUNDOFF))
-    for chunk in _by_octave(orders, np.flatnonzero(~_too_fine(1 - orders, q=q, sigma=sigma))):
+    quick = np.flatnonzero(~_too_fine(1 - orders, q=q, sigma=sigma))
+    for chunk in _sharing_a_grid(orders, quick, sigma=sigma):
         result[chunk] = log_real_moments(1 - orders[chunk], q=q, sigma=sigma)
     return result
 
@@ -148,8 +151,15 @@ def _log_expm1_above(x: Array) -> Array:
     return np.asarray(found + slack, dtype=np.float64)
 
 
-def _by_octave(orders: Array, indices: Indices) -> list[Indices]:
-    """The indices in groups whose orders are within a factor two: they can share one grid."""
+def _sharing_a_grid(orders: Array, indices: Indices, *, sigma: float) -> list[Indices]:
+    """The indices in groups that share a grid: all of them, or orders within a factor two.
+
+    A grid for large orders has more points, which costs less than another grid if they are few.
+    """
+    if not len(indices):
+        return []
+    if float(np.max(orders[indices])) < _FEW * sigma:
+        return [indices]
     octave = np.floor(np.log2(orders[indices]))
     return [indices[octave == value] for value in np.unique(octave)]
 

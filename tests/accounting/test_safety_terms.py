@@ -1,5 +1,6 @@
 """Each term that only ever raises a bound: without it the bound falls below the truth."""
 
+import math
 from typing import Any
 
 import mpmath as mp
@@ -89,6 +90,42 @@ def test_rounding_is_added_to_quadrature(
     monkeypatch.setattr(moments, "UNIT_ROUNDOFF", 0.0)
     assert excess(1 + 1e-9, 0.1, 0.4, exact_moment) < 0
     assert excess(1 + 1e-6, 0.9, 2.0, exact_moment) < 0
+
+
+@pytest.mark.parametrize(
+    ("beta", "q", "sigma"), [(7.5, 0.3, 0.15), (4.0, 3e-66, 0.1036), (-300.5, 0.99999, 2.0)]
+)
+def test_exponents_beyond_doubles_are_taken_as_logarithms(
+    beta: float, q: float, sigma: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bound,) = moments.log_real_moments(np.array([beta]), q=q, sigma=sigma)
+    monkeypatch.setattr(moments, "_LARGEST", math.inf)
+    with np.errstate(all="ignore"):
+        (other,) = moments.log_real_moments(np.array([beta]), q=q, sigma=sigma)
+    assert math.isfinite(bound)
+    assert not math.isfinite(other)
+
+
+@pytest.mark.parametrize(("beta", "q", "sigma"), [*CASES, (10.9, 0.01, 0.9), (1.1, 1e-5, 300.0)])
+def test_sums_of_doubles_and_of_logarithms_agree(
+    beta: float, q: float, sigma: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bound,) = moments.log_real_moments(np.array([beta]), q=q, sigma=sigma)
+    monkeypatch.setattr(moments, "_LARGEST", 0.0)
+    (other,) = moments.log_real_moments(np.array([beta]), q=q, sigma=sigma)
+    assert bound == pytest.approx(other, rel=1e-13, abs=1e-11)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("q", "sigma"), [(0.01, 2.0), (0.3, 0.7), (0.999, 30.0), (1e-9, 1.0)])
+def test_powers_that_share_a_grid_are_each_bounded(
+    q: float, sigma: float, sign: int, exact_moment: Any
+) -> None:
+    betas = np.array([1.0001, 1.1, 2.5, 7.7, 10.9])
+    betas = betas if sign > 0 else 1 - betas
+    bounds = moments.log_real_moments(betas, q=q, sigma=sigma)
+    for beta, bound in zip(betas, bounds, strict=True):
+        assert 0 < float(bound - mp.log(exact_moment(float(beta), q, sigma))) < 1e-5
 
 
 def integer_shortfalls() -> int:

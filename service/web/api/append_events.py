@@ -1,5 +1,6 @@
 """Events: the one write path a trainer uses at every step."""
 
+import asyncio
 import math
 import re
 from collections import OrderedDict
@@ -103,21 +104,24 @@ async def record(state: State, append: Append) -> tuple[int, bytes]:
     span = trace_context.span.get()
     if span is not None:
         span.set_attributes(_asked(append))
-    answer, content = await state.writer.write(append, _encode_known)
+    answer, content = await state.writer.write(append, _encode_early)
     if span is not None:
         span.set_attributes({f"dpledger.{name}": answer[name] for name in _TOLD})
-    if content is None:
-        content = await run_in_threadpool(lambda: encode(read_reply(answer)))
+    if not isinstance(content, bytes):
+        content = await content
     return (201 if answer["accepted"] else 200), content
 
 
-def _encode_known(answer: dict[str, Any]) -> tuple[dict[str, Any], bytes | None]:
-    """The answer with its content, but for a guarantee that takes time."""
+def _encode_early(answer: dict[str, Any]) -> tuple[dict[str, Any], bytes | asyncio.Task[bytes]]:
+    """The answer with its content; a guarantee that takes time is begun in another thread."""
     guarantee = answer["guarantee"]
     if not isinstance(guarantee, DeferredGuarantee):
         return answer, encode(answer)
     known = guarantee.read_known()
-    return answer, (None if known is None else encode(answer | {"guarantee": known}))
+    if known is not None:
+        return answer, encode(answer | {"guarantee": known})
+    later = run_in_threadpool(lambda: encode(read_reply(answer)))
+    return answer, asyncio.create_task(later)
 
 
 def _asked(append: Append) -> dict[str, str | int]:
