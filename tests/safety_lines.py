@@ -102,6 +102,9 @@ LINES: Final = (
          NAN + "test_nan_never_reaches_a_target"),
     Line("accounting/accountants/best_bound.py", "not accept <= ACCEPTABLE",
          "accept > ACCEPTABLE", "accounting/test_quarantine.py"),
+    Line("accounting/renyi/moments.py", "np.max(size) < _LARGEST", "np.max(size) < math.inf",
+         "accounting/test_safety_terms.py::"
+         "test_exponents_beyond_doubles_are_taken_as_logarithms"),
     # What a bound is of, and what is told of it.
     Line("accounting/accountants/unit_bound.py", "isinstance(_drawn(event), Full",
          "isinstance(event.sampling, Full", "accounting/test_units.py"),
