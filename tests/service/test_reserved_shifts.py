@@ -1,14 +1,35 @@
 """Steps that are held ahead where a correction has shifted the passes of their loader."""
 
+import random
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import Engine, text
 
+from accounting.event_counts import count_events
 from accounting.gaussian import gaussian_epsilon
+from service.ledger.budgets.accumulator import BudgetDelta
+from service.ledger.budgets.correction_costs import (
+    add_correction_costs,
+    shifted_counts,
+    shifts_of,
+    with_shifts,
+)
+from service.ledger.budgets.steps_and_passes import merge_changes, negative
 from service.storage.engine import transaction
 from tests.service.samples import FULL, Json, append, dataset, event, run, setup
+from tests.service.test_excess import (
+    CHANGING,
+    TRUSTING,
+    accumulator,
+    both,
+    counted,
+    covers,
+    parts,
+    some,
+    spans,
+)
 
 DELTA = 1e-5
 SHUFFLE: Json = {
@@ -23,6 +44,31 @@ GIVEN: Json = {
 }
 REST = event(1, 1, mechanism=QUIET, sampling=SHUFFLE)  # of the pass as it was recorded
 NEXT = event(2, 2, mechanism=LOUD, sampling=SHUFFLE)  # which touches two passes as corrected
+
+
+def test_what_is_held_is_what_counts_once_it_ran() -> None:
+    """Without a database: random corrections over random steps, the last of which did not run."""
+    for seed in range(200):
+        chance = random.Random(seed)
+        steps = some(chance, CHANGING, 4)
+        ran = chance.randrange(1, len(steps) + 1)
+        over, at = [], chance.randrange(2)
+        while at < ran:
+            end = min(ran, at + chance.randrange(1, 4))
+            over.append((at, end, chance.choice(CHANGING)))
+            at = end + chance.randrange(4)
+        recorded, every = (counted(count_events([spans(one)])) for one in (steps[:ran], steps))
+        found = accumulator(count_events([spans(steps[:ran])]), TRUSTING)
+        corrections = parts(steps, over)
+        shifts = shifts_of(corrections)
+        add_correction_costs(found, corrections)
+        found.apply(BudgetDelta(shifted=shifted_counts(shifts, recorded)))
+        ahead = BudgetDelta(reserved=merge_changes([every, negative(recorded)]))
+        found.apply(with_shifts(ahead, shifts))
+        enforced, as_recorded, really = both(steps, over, TRUSTING)
+        assert found.sums().held == enforced, seed
+        assert covers(found.sums().held, as_recorded), seed
+        assert covers(found.sums().held, really), seed
 
 
 def reserved(api: httpx.Client, *events: Json, name: str = "ahead") -> httpx.Response:
