@@ -8,9 +8,10 @@ from sqlalchemy import Connection, Row, bindparam, or_, select
 from accounting.events import NeighboringRelation, Span
 from service.ledger.append.admission import count_reserved
 from service.ledger.budgets.accumulator import BudgetDelta
+from service.ledger.budgets.correction_costs import shifts_of_run, with_shifts
 from service.ledger.budgets.lineage import as_seen_by_ancestor, rows_of
 from service.ledger.budgets.pass_positions import place_of
-from service.ledger.budgets.steps_and_passes import EventCountDelta, merge_changes, negative
+from service.ledger.budgets.steps_and_passes import merge_changes, negative
 from service.schemas.event_codec import event_of
 from service.storage.tables import branches, datasets, distinct_events, lineage, reservations
 
@@ -62,12 +63,21 @@ def expired_reservations(
             continue
         by_branch.setdefault(row.branch_id, []).append(row)
     relation = NeighboringRelation(dataset.neighboring_relation)
-    lost = merge_changes(_lost(dataset.id, relation, rows) for rows in by_branch.values())
-    return BudgetDelta(recorded=lost, reserved=negative(lost))
+    each = [_lost(connection, dataset.id, relation, rows) for rows in by_branch.values()]
+    lost = merge_changes(one.recorded for one in each)
+    shifted = merge_changes(one.shifted for one in each)
+    return BudgetDelta(
+        recorded=lost,
+        reserved=negative(lost),
+        shifted=shifted,
+        shifted_ahead=negative(shifted),
+    )
 
 
-def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Any]) -> EventCountDelta:
-    """What expired on one branch."""
+def _lost(
+    connection: Connection, dataset_id: int, relation: NeighboringRelation, rows: list[Any]
+) -> BudgetDelta:
+    """What expired on one branch, as if it was recorded."""
     first, size = rows[0], rows[0].dataset_size
     open_pass = place_of(first.open_content, first.pass_position, size)
     spans = [
@@ -78,9 +88,8 @@ def _lost(dataset_id: int, relation: NeighboringRelation, rows: list[Any]) -> Ev
         for row in rows
         if row.end_step > max(row.first_step, row.next_step)
     ]
-    lost = count_reserved(open_pass, spans)
+    shifts = shifts_of_run(connection, first.run_id, dataset_id=first.dataset_id, dataset_size=size)
+    lost = with_shifts(BudgetDelta(recorded=count_reserved(open_pass, spans)), shifts)
     if first.dataset_id == dataset_id:
         return lost
-    return as_seen_by_ancestor(
-        BudgetDelta(recorded=lost), relation=relation, rows=rows_of(first)
-    ).recorded
+    return as_seen_by_ancestor(lost, relation=relation, rows=rows_of(first))

@@ -30,6 +30,7 @@ from service.ledger.append.state import DatasetState
 from service.ledger.append.unit_of_work import UnitOfWork
 from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.budget import accept_of, dataset_filter
+from service.ledger.budgets.correction_costs import with_shifts
 from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import find_dataset
 from service.ledger.reservations import OPEN, RELEASED
@@ -236,5 +237,5 @@ def return_plan(work: UnitOfWork, run_name: str, *, by: str | None = None) -> No
     )
     returned = {(None, reservation.first_step) for reservation in held}
     state.note(act for act in ended if (act.content["name"], act.content["first_step"]) in returned)
-    state.take(run, held_since(before, after), {})
+    state.take(run, with_shifts(held_since(before, after), run.shifts), {})
     work.write()

@@ -44,6 +44,7 @@ from service.ledger.append.state import (
 )
 from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets.accumulator import BudgetDelta
+from service.ledger.budgets.correction_costs import with_shifts
 from service.ledger.log.leaves import Act
 from service.ledger.log.row_records import build_reservation_records
 from service.schemas.event_codec import canonical, to_event
@@ -276,12 +277,16 @@ class Reserve:
             raise ConflictError("The run follows its plan, which is reserved as a whole.")
         require_unfrozen(state)
         scopes = scopes_of(state, run)
-        move = move_ahead(branch, parts)
+
+        def ahead(some: Sequence[PositionedSpan]) -> BudgetDelta:
+            return move_ahead(run, branch, some)
+
+        move = ahead(parts)
         state.require_prices(run, move)
         require_bounds(parts, state, scopes)
-        require_fresh_noise(parts, lambda some: move_ahead(branch, some))
+        require_fresh_noise(parts, ahead)
         try:
-            require_budget(scopes, parts, move, lambda some: move_ahead(branch, some))
+            require_budget(scopes, parts, move, ahead)
         except BudgetExhaustedError as refusal:
             needed = self.new.needed_steps
             if needed is None or refusal.admissible_steps < needed:
@@ -289,11 +294,12 @@ class Reserve:
             raise
 
 
-def move_ahead(branch: Branch, parts: Sequence[PositionedSpan]) -> BudgetDelta:
+def move_ahead(run: RunState, branch: Branch, parts: Sequence[PositionedSpan]) -> BudgetDelta:
     """What reserving the parts changes."""
     step, open_pass = branch.next_step, branch.open_pass
     more = [part.span() for part in parts]
-    return held_since(holds(branch, step, open_pass), holds(branch, step, open_pass, more))
+    move = held_since(holds(branch, step, open_pass), holds(branch, step, open_pass, more))
+    return with_shifts(move, run.shifts)
 
 
 def insert_reservation(
@@ -310,7 +316,7 @@ def insert_reservation(
     by: str | None,
 ) -> list[Act]:
     """Hold steps ahead, all of them at once: from here on nothing is refused. The acts of it."""
-    move = move_ahead(branch, parts)
+    move = move_ahead(run, branch, parts)
     ids = work.event_ids(state, [part.event for part in parts])
     common = {
         "dataset_id": state.id, "run_id": run.id, "branch_id": branch.id, "state": OPEN,

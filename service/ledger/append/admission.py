@@ -13,7 +13,7 @@ from service.ledger.append.state import Branch, DatasetState, RunState
 from service.ledger.budgets import cost_cache
 from service.ledger.budgets.accumulator import BudgetDelta, Totals
 from service.ledger.budgets.budget import EnforcedBudget
-from service.ledger.budgets.correction_costs import NO_SHIFTS, Shifts, shifted_counts
+from service.ledger.budgets.correction_costs import NO_SHIFTS, Shifts, with_shifts
 from service.ledger.budgets.cost_cache import Reason
 from service.ledger.budgets.envelopes import OUTSIDE, nearest_item
 from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor
@@ -91,9 +91,7 @@ def compute_append_effect(
         before = holds(branch, branch.next_step, branch.open_pass, until=end)
         after = holds(branch, end, open_pass, until=end)
         move = held_since(before, after, recorded=recorded)
-    if shifts:
-        move = replace(move, shifted=shifted_counts(shifts, recorded))
-    return AppendEffect(move=move, starts=starts, open_pass=open_pass)
+    return AppendEffect(move=with_shifts(move, shifts), starts=starts, open_pass=open_pass)
 
 
 class _Counted:

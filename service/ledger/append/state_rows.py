@@ -13,6 +13,7 @@ from accounting.event_counts import OpenPass
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Status
 from service.clock import now, utc
+from service.ledger.append.shifted_passes import shifted_by_all
 from service.ledger.append.state import Branch, DatasetState, Reservation, RunState
 from service.ledger.budgets import correction_costs, cost_cache
 from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta, read_accumulator
@@ -241,9 +242,12 @@ def corrections_seen(
         part = [one for one in found if below[one.dataset_id] == rows]
         view = partial(seen_as, relation=relation, rows=rows)
         told += correction_costs.seen(part, view)
-        added = correction_costs.of_all(connection, part, sizes)
+        added = shifted_by_all(connection, part, sizes)
         moves.append(as_seen_by_ancestor(added, relation=relation, rows=rows))
-    return told, BudgetDelta(shifted=merge_changes(move.shifted for move in moves))
+    return told, BudgetDelta(
+        shifted=merge_changes(move.shifted for move in moves),
+        shifted_ahead=merge_changes(move.shifted_ahead for move in moves),
+    )
 
 
 def _move(row: Row[Any], event: Event) -> BudgetDelta:
@@ -316,9 +320,8 @@ def _run_tally(
     )
     if corrected:
         correction_costs.add_correction_costs(accumulator, corrected)
-        accumulator.apply(
-            correction_costs.of_all(connection, corrected, {row.dataset_id: dataset_size})
-        )
+        shifted = shifted_by_all(connection, corrected, {row.dataset_id: dataset_size})
+        accumulator.apply(shifted.of_run)
     return accumulator
 
 

@@ -39,13 +39,18 @@ class BudgetDelta:
     reserved: EventCountDelta = field(default_factory=dict)
     # Of the latter, what the run's own budget counts: not its plan. None for all of it.
     own: EventCountDelta | None = None
-    # Counted in the corrected account alone: passes that corrections have shifted.
+    # Counted in the corrected account alone: passes that corrections have shifted, of what is
+    # recorded; of what is admitted ahead; and of what of the latter the run's own budget counts.
     shifted: EventCountDelta = field(default_factory=dict)
+    shifted_ahead: EventCountDelta = field(default_factory=dict)
+    own_shifted: EventCountDelta = field(default_factory=dict)
 
     @property
     def of_run(self) -> "BudgetDelta":
         """The same in the run's own budget."""
-        return self if self.own is None else replace(self, reserved=self.own, own=None)
+        if self.own is None:
+            return self
+        return replace(self, reserved=self.own, own=None, shifted_ahead=self.own_shifted)
 
     @property
     def by_pass(self) -> "BudgetDelta":
@@ -59,7 +64,7 @@ class BudgetDelta:
     @property
     def events(self) -> set[Event]:
         """What it changes the counts of."""
-        return {*self.recorded, *self.reserved, *self.shifted}
+        return {*self.recorded, *self.reserved, *self.shifted, *self.shifted_ahead}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ class CorrectionSums:
     changed: Total | None = None
     most_changed: Total | None = None
     passes: Mapping[Event, StepsAndPasses] = field(default_factory=dict)
+    passes_ahead: Mapping[Event, StepsAndPasses] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,6 +125,7 @@ class BudgetAccumulator:
     corrected_passes: dict[Event, StepsAndPasses] = field(
         default_factory=dict
     )  # besides the recorded
+    shifted_ahead: dict[Event, StepsAndPasses] = field(default_factory=dict)  # and the reserved
     # Of what counts by pass: recorded, and with what is reserved; then the same with what counts in
     # the corrected account alone. None until they are needed.
     _pass_sums: Sequence[PassSums] | None = None
@@ -175,6 +182,7 @@ class BudgetAccumulator:
         add_to(self.passes, after.passes)
         add_to(self.reserved_passes, after.reserved_passes)
         add_to(self.corrected_passes, move.shifted)
+        add_to(self.shifted_ahead, move.shifted_ahead)
         self._next = None
 
     def correct(self, change: Total, passes: EventCountDelta) -> None:
@@ -193,12 +201,13 @@ class BudgetAccumulator:
     @property
     def corrections(self) -> CorrectionSums:
         """What the corrections that were taken in have changed."""
-        return CorrectionSums(self.changed, self.most_changed, dict(self.corrected_passes))
+        passes, ahead = dict(self.corrected_passes), dict(self.shifted_ahead)
+        return CorrectionSums(self.changed, self.most_changed, passes, ahead)
 
     def replace_corrections(self, found: CorrectionSums) -> None:
         """Count other corrections than those that were taken in."""
         self.changed, self.most_changed = found.changed, found.most_changed
-        self.corrected_passes = dict(found.passes)
+        self.corrected_passes, self.shifted_ahead = dict(found.passes), dict(found.passes_ahead)
         self._sums = self._next = self._pass_sums = None
 
     def reading(self, total: Total) -> AccumulatedEpsilon:
@@ -217,7 +226,7 @@ class BudgetAccumulator:
         recorded, passes = self._split(self.recorded, move.recorded)
         reserved, reserved_passes = self._split(self.reserved, move.reserved)
         ahead = merge_changes([passes, reserved_passes]) if reserved_passes else passes
-        changes = self._with_corrected(passes, ahead, move.shifted)
+        changes = self._with_corrected(passes, ahead, move.shifted, move.shifted_ahead)
         each = zip(self._by_pass(), changes, strict=True)
         totals = [one.after(change) if change else one.total for one, change in each]
         sums = self._totals(recorded, reserved, totals)
@@ -235,18 +244,24 @@ class BudgetAccumulator:
         return start, passes
 
     def _with_corrected(
-        self, spent: EventCountDelta, held: EventCountDelta, besides: EventCountDelta
+        self,
+        spent: EventCountDelta,
+        held: EventCountDelta,
+        besides: EventCountDelta,
+        ahead: EventCountDelta,
     ) -> Sequence[EventCountDelta]:
         """What is counted by pass: as recorded, with what is reserved, and both as corrected."""
         if self.most_changed is None:
             return spent, held
-        return spent, held, merge_changes([spent, besides]), merge_changes([held, besides])
+        held_besides = merge_changes([held, besides, ahead])
+        return spent, held, merge_changes([spent, besides]), held_besides
 
     def _by_pass(self) -> Sequence[PassSums]:
         """The sums of what counts by pass, in the order of `_with_corrected`."""
         if self._pass_sums is None:
             held = merge_changes([self.passes, self.reserved_passes])
-            counted = self._with_corrected(self.passes, held, self.corrected_passes)
+            besides = self.corrected_passes, self.shifted_ahead
+            counted = self._with_corrected(self.passes, held, *besides)
             cost_cache.require(self.missing({event for one in counted for event in one}))
             self._pass_sums = [self._summed(one) for one in counted]
         return self._pass_sums
@@ -281,6 +296,7 @@ class BudgetAccumulator:
             passes=dict(self.passes),
             reserved_passes=dict(self.reserved_passes),
             corrected_passes=dict(self.corrected_passes),
+            shifted_ahead=dict(self.shifted_ahead),
             _pass_sums=None,
             _next=None,
             _costs=dict(self._costs),

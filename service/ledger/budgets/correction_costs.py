@@ -294,16 +294,13 @@ def recorded_passes(connection: Connection, run: int, dataset_size: int) -> Even
     }
 
 
-def of_all(
-    connection: Connection, corrected: Iterable[Corrected], sizes: Mapping[int, int]
-) -> BudgetDelta:
-    """What the shifts of all corrected runs add, given the sizes of their datasets."""
-    by_run: dict[tuple[int, int], list[Corrected]] = {}
-    for one in corrected:
-        by_run.setdefault((one.run_id, one.dataset_id), []).append(one)
-    found = [
-        shifted_counts(shifts, recorded_passes(connection, run, sizes[dataset_id]))
-        for (run, dataset_id), part in by_run.items()
-        if (shifts := shifts_of(part))
-    ]
-    return BudgetDelta(shifted=merge_changes(found))
+def with_shifts(move: BudgetDelta, shifts: Shifts) -> BudgetDelta:
+    """Return a move of a run with what shifts add to it: to what it records and holds ahead."""
+    if not shifts:
+        return move
+    return replace(
+        move,
+        shifted=shifted_counts(shifts, move.recorded),
+        shifted_ahead=shifted_counts(shifts, move.reserved),
+        own_shifted=shifted_counts(shifts, move.own or {}),
+    )
