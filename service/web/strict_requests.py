@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from service.errors import InvalidRequestError, UnavailableError, UnsupportedMediaTypeError
 from service.identity.authentication import Caller, authenticate, scopes_needed
 from service.ledger.budgets.strategies import Sensitivities
-from service.schemas.correlated.strategies import mechanisms_in
+from service.schemas.correlated.strategies import steps_in
 from service.web.concurrency_limit import ConcurrencyLimiter
 from service.web.strict_json import parse_json
 
@@ -141,7 +141,7 @@ async def fill_in_strategies(request: Request, body: Any) -> None:
             have another sensitivity.
         TooExpensiveError: a sensitivity takes too much work.
     """
-    if any(True for _ in mechanisms_in(body)):
+    if any(True for _ in steps_in(body)):
         known: Sensitivities = request.app.state.sensitivities
         await run_in_threadpool(known.fill_in, body)
 
