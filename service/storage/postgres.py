@@ -25,6 +25,7 @@ _SETTINGS: Final = """
 SELECT set_config('lock_timeout', %(lock)s, false),
        set_config('idle_in_transaction_session_timeout', %(idle)s, false),
        set_config('timezone', 'UTC', false),
+       set_config('client_encoding', 'UTF8', false),
        set_config('default_transaction_isolation', 'read committed', false),
        CASE WHEN current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
             THEN set_config('synchronous_commit', 'on', false) END,
