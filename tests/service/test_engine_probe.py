@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import psycopg
@@ -122,6 +123,36 @@ def test_texts_are_sent_as_they_are_whatever_the_environment_says(
     with engine.connect() as connection:
         assert connection.execute(text("SELECT :it"), {"it": "für 日本"}).scalar_one() == "für 日本"
     engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("extra_float_digits", "0"),
+        ("extra_float_digits", "-10"),
+        ("datestyle", "German"),
+        ("datestyle", "SQL,DMY"),
+        ("standard_conforming_strings", "off"),
+        ("bytea_output", "escape"),
+        ("client_min_messages", "error"),
+    ],
+)
+def test_nothing_is_read_or_written_otherwise_than_it_is(
+    backend_urls: dict[str, str], monkeypatch: pytest.MonkeyPatch, setting: str, value: str
+) -> None:
+    """A server, a database or a role may set the same; a session's options do it most easily."""
+    monkeypatch.setenv("PGOPTIONS", f"-c {setting}={value}")
+    number, moment = 0.1 + 0.2, datetime(2026, 3, 4, 5, 6, 7, 890123, UTC)
+    hashes, heard = [b"\0\\x'", bytes(range(256))], list[object]()
+    engine = connect(backend_urls["postgres"])
+    with engine.connect() as connection:
+        cursor: Any = connection.connection.cursor()
+        cursor.connection.add_notice_handler(heard.append)
+        cursor.execute("DO $$ BEGIN RAISE WARNING 'lacking'; END $$")
+        cursor.execute("SELECT %s::float8, %s::timestamptz, %s::bytea[]", (number, moment, hashes))
+        assert cursor.fetchone() == (number, moment, hashes)
+    engine.dispose()
+    assert len(heard) == 1
 
 
 def test_a_reader_without_a_snapshot_is_found(
