@@ -4,7 +4,7 @@ import copy
 import logging
 import os
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -60,8 +60,31 @@ class _KeyFile:
         return self._last
 
 
+class _Connections:
+    """Connections of this process: a process that is forked makes its own.
+
+    On a socket that two processes share, each reads answers to the other's requests: a step that
+    was refused may seem admitted, and is taken without being counted.
+    """
+
+    def __init__(self, make: "Callable[[], httpx.Client]") -> None:
+        self._make = make
+        self._process = os.getpid()
+        self._pool = make()
+        self._inherited: httpx.Client | None = None  # never used, nor closed: its owner uses it
+
+    def pool(self) -> "httpx.Client":
+        """The connections that this process may use."""
+        if self._process != os.getpid():
+            parents = self._pool
+            if not parents.is_closed:
+                self._inherited, self._pool = parents, self._make()
+            self._process = os.getpid()  # last: until then, other threads make connections, too
+        return self._pool
+
+
 class Transport:
-    """One connection pool to one service; safe to share between threads.
+    """One connection pool to one service; safe to share between threads, and with forks.
 
     Every write of the contract may be repeated without effect, so every request is.
     """
@@ -93,15 +116,21 @@ class Transport:
         self._retries = retries
         self._local = api_key is None and start_tokens.is_loopback(url.host)
         self._transient = httpx.RequestError  # there is no answer, or none that can be read
-        self._http = httpx.Client(
-            base_url=url,
-            headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
-            timeout=timeout_seconds,
-            transport=transport,
-            # A start token never leaves this machine: no proxy of the environment sees it.
-            trust_env=not self._local,
+        self._connections = _Connections(
+            lambda: httpx.Client(
+                base_url=url,
+                headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
+                timeout=timeout_seconds,
+                transport=transport,
+                # A start token never leaves this machine: no proxy of the environment sees it.
+                trust_env=not self._local,
+            )
         )
         self._told: dict[str, str] = {}  # headers of each request
+
+    @property
+    def _http(self) -> "httpx.Client":
+        return self._connections.pool()
 
     def __repr__(self) -> str:
         return f"Transport({str(self._http.base_url)!r})"

@@ -18,6 +18,7 @@ from service.storage.engine import snapshot, transaction
 from service.storage.tables import entries, installation
 
 POSTGRES_MIN: Final = 140_000
+ENCODING: Final = "UTF8"  # others lack letters of names, reasons and labels, or look at none
 _KEYS: Final = 2**62  # of advisory locks; a probe locks one at random, which others do not use
 _REFUSED: Final = ("P0001", "42501")  # by the trigger, or already for want of a right
 _ROW: Final = f"SELECT xmin::text FROM {installation.name}"  # noqa: S608
@@ -48,6 +49,14 @@ def _version(engine: Engine) -> str | None:
     with snapshot(engine) as connection:
         number = int(connection.execute(text("SHOW server_version_num")).scalar_one())
     return None if number >= POSTGRES_MIN else f"it is {number}, and {POSTGRES_MIN} is the least"
+
+
+def _encoding(engine: Engine) -> str | None:
+    with snapshot(engine) as connection:
+        found = str(connection.execute(text("SHOW server_encoding")).scalar_one())
+    if found == ENCODING:
+        return None
+    return f"it is {found}; make the database with ENCODING '{ENCODING}' TEMPLATE template0"
 
 
 def _advisory_locks(engine: Engine) -> str | None:
@@ -127,6 +136,7 @@ def _version_of_row(connection: Connection) -> str:
 
 _PROPERTIES: Final[tuple[tuple[str, Callable[[Engine], str | None]], ...]] = (
     ("version", _version),
+    ("encoding", _encoding),
     ("advisory locks", _advisory_locks),
     ("row locks", _row_locks),
     ("insert-only triggers", _triggers),

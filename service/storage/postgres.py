@@ -21,10 +21,19 @@ _STANDBY_WAIT: Final = "SyncRepWaitForLSN"  # the function of PostgreSQL that wa
 # Sent by a statement, not at the start of a session: PgBouncer takes no options there. What the
 # loss of a server may forget must not be acknowledged: `on` waits for a synchronous standby, too.
 # What is read under a lock must be what is there now, not what was there before it was waited for.
+# Numbers, times and hashes are read and written as they are, whatever the server, the database, the
+# role or the environment set: `extra_float_digits` below 1 rounds each number that is read, without
+# `standard_conforming_strings` the driver doubles the backslashes of bytes in arrays, and a warning
+# that a standby lacks a commit must be heard.
 _SETTINGS: Final = """
 SELECT set_config('lock_timeout', %(lock)s, false),
        set_config('idle_in_transaction_session_timeout', %(idle)s, false),
        set_config('timezone', 'UTC', false),
+       set_config('client_encoding', 'UTF8', false),
+       set_config('extra_float_digits', '1', false),
+       set_config('datestyle', 'ISO', false),
+       set_config('standard_conforming_strings', 'on', false),
+       set_config('client_min_messages', 'warning', false),
        set_config('default_transaction_isolation', 'read committed', false),
        CASE WHEN current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
             THEN set_config('synchronous_commit', 'on', false) END,

@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from service.errors import InvalidRequestError, UnavailableError, UnsupportedMediaTypeError
 from service.identity.authentication import Caller, authenticate, scopes_needed
 from service.ledger.budgets.strategies import Sensitivities
-from service.schemas.correlated.strategies import mechanisms_in
+from service.schemas.correlated.strategies import steps_in
 from service.web.concurrency_limit import ConcurrencyLimiter
 from service.web.strict_json import parse_json
 
@@ -141,7 +141,7 @@ async def fill_in_strategies(request: Request, body: Any) -> None:
             have another sensitivity.
         TooExpensiveError: a sensitivity takes too much work.
     """
-    if any(True for _ in mechanisms_in(body)):
+    if any(True for _ in steps_in(body)):
         known: Sensitivities = request.app.state.sensitivities
         await run_in_threadpool(known.fill_in, body)
 
@@ -194,6 +194,8 @@ class QueryRules:
             place = "query" if rule is None else f"query.{name}"
             if name in seen and (rule is None or not rule.many):
                 return InvalidRequestError(place, "a parameter is there twice; send it once")
+            if "\0" in name + value:  # nothing has it, and PostgreSQL's driver refuses to look
+                return InvalidRequestError(place, "must have no NUL character")
             seen.add(name)
             if rule is not None and rule.form is not None and not rule.form.fullmatch(value):
                 return InvalidRequestError(place, _WORDS[rule.form])

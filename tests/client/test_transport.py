@@ -1,6 +1,10 @@
+import os
 import random
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import dpledger_client as dp
 import httpx
@@ -188,3 +192,78 @@ def test_a_request_whose_answer_was_lost_is_the_same_request(
     assert len(bodies) == 4
     assert bodies[1:] == bodies[:-1]
     assert len(bodies[0]["writer"]) == 32
+
+
+class Ports(ThreadingHTTPServer):
+    """Answers each request, and keeps the port that it came from."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answering)
+        self.seen: list[int] = []
+
+
+class _Answering(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # connections are kept
+    server: Ports
+
+    def do_GET(self) -> None:
+        self.server.seen.append(self.client_address[1])
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def ports() -> Iterator[Ports]:
+    with Ports() as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def in_a_fork(act: Callable[[], object]) -> None:
+    """Do something in a process that is forked, and wait for its end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_does_not_use_the_connections_of_its_parent(ports: Ports) -> None:
+    with Client(f"http://127.0.0.1:{ports.server_port}", "key") as client:
+        transport = client._transport.of_dataset("a")
+
+        def ask() -> None:
+            client.guarantee("run")
+            transport.get("/v1/runs/run")
+
+        ask()
+        in_a_fork(ask)
+        ask()
+    ours, forks = ports.seen[0], ports.seen[2]
+    assert ports.seen == [ours, ours, forks, forks, ours, ours]
+    assert ours != forks
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_client_that_was_closed_stays_so_in_a_fork(ports: Ports) -> None:
+    client = Client(f"http://127.0.0.1:{ports.server_port}", "key")
+    client.close()
+
+    def ask() -> None:
+        with pytest.raises(dp.DPLedgerError, match="The client was closed"):
+            client.guarantee("run")
+
+    in_a_fork(ask)
+    assert ports.seen == []

@@ -11,6 +11,7 @@ from service.schemas.ledger_document import LedgerDocument
 from service.storage.engine import transaction
 from service.transparency.certificates.verify import verify_bytes
 from service.transparency.signing import Signer
+from service.web.strict_requests import JSON
 from tests.service.certifying import certified, said, signer_of
 from tests.service.correlated import (
     ACCEPT,
@@ -98,6 +99,36 @@ def test_what_cannot_be_a_sensitivity_is_refused_in_every_body(
     budget = {"epsilon": 5.0, "delta": 1e-6, "envelope": [step | {"name": "all", "steps": 1}]}
     answer = api.patch("/v1/datasets/data", json={"budget": budget, "reason": "A second study."})
     refused(answer, 422, "request", "sensitivity_squared")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["\0", "\ud800", "sha256:" + "\u0661" * 64, "x" * 70_000],
+    ids=["NUL", "half a pair", "other digits", "long"],
+)
+def test_what_is_no_name_of_a_strategy_is_not_looked_up(api: httpx.Client, name: str) -> None:
+    begin(api)
+    step = event(0, 1, mechanism=noisy(name), sampling=separated())
+    plan = {"neighboring_relation": "add_or_remove_one", "delta": 1e-5, "events": [step]}
+    for path, body in (("/v1/runs/run/events", {"events": [step]}), ("/v1/plan", plan)):
+        answer = api.post(path, content=json.dumps(body), headers={"content-type": JSON})
+        refused(answer, 422, "request", "body.events[0].mechanism.strategy: ")
+        assert "of this ledger" not in answer.text
+
+
+def test_a_refusal_names_the_step_or_the_line(api: httpx.Client) -> None:
+    begin(api)
+    digest = toeplitz(api)
+    good = event(0, 1, mechanism=noisy(digest), sampling=separated())
+    other = event(1, 1, mechanism=noisy(NOT_KEPT), sampling=separated())
+    short = event(1, 1, mechanism=noisy(digest), sampling=separated(min_separation=65))
+    refused(append(api, good, other), 422, "request", "body.events[1].mechanism.strategy: is not")
+    refused(append(api, good, short), 422, "request", "body.events[1]: ")
+    lines = f"{json.dumps(good)}\n{json.dumps(other)}"
+    answer = api.post(
+        "/v1/runs/run/events", content=lines, headers={"content-type": "application/x-ndjson"}
+    )
+    refused(answer, 422, "request", "line 2.mechanism.strategy: is not")
 
 
 # Corrections

@@ -9,16 +9,18 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, Final
 
+import psycopg
 import pytest
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, Engine, event, make_url, text
 
 from service.app import create_app
 from service.errors import StartupError
 from service.operations.diagnostics.database import ledger
 from service.settings import Settings
-from service.storage import engine_probe
+from service.storage import engine_probe, migrations
 from service.storage.engine import connect, transaction
 from service.storage.engine_probe import require_reliable
 from service.storage.tables import installation
@@ -27,6 +29,10 @@ Rewrite = tuple[str, str]
 TRY: Final = r"pg_try_advisory_xact_lock\("
 PRETENDERS: Final[dict[str, tuple[list[Rewrite], str]]] = {
     "old": ([(r"SHOW server_version_num", "SELECT 130000")], "version: it is 130000"),
+    "no Unicode": (
+        [(r"SHOW server_encoding", "SELECT 'LATIN1'")],
+        "encoding: it is LATIN1; make the database with ENCODING 'UTF8'",
+    ),
     "locks nothing": (
         [(r"pg_(try_)?advisory_xact_lock(_shared)?\(%\(key\)s\)", "true")],
         "advisory locks: two connections hold",
@@ -87,6 +93,66 @@ def test_a_server_that_pretends_is_refused(postgres: Engine, kind: str) -> None:
     pretend(postgres, rewrites)
     with pytest.raises(StartupError, match=re.escape(f"cannot hold a ledger: {told}")):
         require_reliable(postgres)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "EUC_JP"])
+def test_a_database_without_unicode_is_refused(backend_urls: dict[str, str], encoding: str) -> None:
+    server = make_url(backend_urls["postgres"])
+    name = f"{server.database}_encoded"
+    plain = server.set(drivername="postgresql").render_as_string(hide_password=False)
+    drop = f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode()
+    create = f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'".encode()
+    with psycopg.connect(plain, autocommit=True) as connection:
+        connection.execute(drop)
+        connection.execute(create)
+        engine = connect(server.set(database=name).render_as_string(hide_password=False))
+        try:
+            migrations.upgrade(engine)
+            with pytest.raises(StartupError, match=f"encoding: it is {encoding}"):
+                require_reliable(engine)
+        finally:
+            engine.dispose()
+            connection.execute(drop)
+
+
+def test_texts_are_sent_as_they_are_whatever_the_environment_says(
+    backend_urls: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    engine = connect(backend_urls["postgres"])
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT :it"), {"it": "für 日本"}).scalar_one() == "für 日本"
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("extra_float_digits", "0"),
+        ("extra_float_digits", "-10"),
+        ("datestyle", "German"),
+        ("datestyle", "SQL,DMY"),
+        ("standard_conforming_strings", "off"),
+        ("bytea_output", "escape"),
+        ("client_min_messages", "error"),
+    ],
+)
+def test_nothing_is_read_or_written_otherwise_than_it_is(
+    backend_urls: dict[str, str], monkeypatch: pytest.MonkeyPatch, setting: str, value: str
+) -> None:
+    """A server, a database or a role may set the same; a session's options do it most easily."""
+    monkeypatch.setenv("PGOPTIONS", f"-c {setting}={value}")
+    number, moment = 0.1 + 0.2, datetime(2026, 3, 4, 5, 6, 7, 890123, UTC)
+    hashes, heard = [b"\0\\x'", bytes(range(256))], list[object]()
+    engine = connect(backend_urls["postgres"])
+    with engine.connect() as connection:
+        cursor: Any = connection.connection.cursor()
+        cursor.connection.add_notice_handler(heard.append)
+        cursor.execute("DO $$ BEGIN RAISE WARNING 'lacking'; END $$")
+        cursor.execute("SELECT %s::float8, %s::timestamptz, %s::bytea[]", (number, moment, hashes))
+        assert cursor.fetchone() == (number, moment, hashes)
+    engine.dispose()
+    assert len(heard) == 1
 
 
 def test_a_reader_without_a_snapshot_is_found(

@@ -101,6 +101,25 @@ def test_numbers_as_json_writes_them_are_read(api: httpx.Client, value: str) -> 
     assert api.get(GUARANTEE, params={"delta": value}).json()["delta"] == 1e-5
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/runs", "by"),
+        ("/v1/requests", "by"),
+        ("/v1/incidents", "assignee"),
+        *product(("/v1/acts", "/v1/datasets/data/acts"), ("by", "kind")),
+        *product(("/datasets", "/runs", "/keys"), ("name",)),
+        *product(("/incidents", "/requests", "/log", "/runs"), ("dataset",)),
+        ("/log", "kind"),
+    ],
+)
+def test_a_nul_is_looked_for_nowhere(api: httpx.Client, path: str, name: str) -> None:
+    setup(api)
+    answer = api.get(f"{path}?{name}=a%00")
+    assert answer.status_code == 422
+    assert f"query.{name}: must have no NUL character" in answer.text
+
+
 @pytest.mark.parametrize("path", ["/v1/runs", GUARANTEE, "/v1/runs/run/events"])
 def test_the_name_of_an_unknown_parameter_is_not_repeated(api: httpx.Client, path: str) -> None:
     setup(api)

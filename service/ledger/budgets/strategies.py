@@ -13,16 +13,18 @@ from accounting import correlated_noise as core
 from accounting.events import CyclicPoisson, MinSeparation
 from service.clock import now, stamp
 from service.errors import InvalidRequestError, NotFoundError
-from service.schemas.correlated.steps import can_be_sensitivity
+from service.schemas.correlated.steps import can_be_sensitivity, is_digest
 from service.schemas.correlated.strategies import (
     StrategyMessage,
-    mechanisms_in,
+    parts_of,
     priced,
     read_strategy,
     sampling_in,
+    steps_in,
     strategy_content,
     strategy_digest,
 )
+from service.schemas.field_errors import location_of
 from service.schemas.responses import Answer
 from service.storage.engine import snapshot, upsert
 from service.storage.tables import strategies
@@ -133,18 +135,19 @@ class Sensitivities:
                 another sensitivity.
             TooExpensiveError: a sensitivity takes too much work.
         """
-        for step in mechanisms_in(body):
+        for place, step in steps_in(body, location):
             mechanism = step["mechanism"]
             if not can_be_sensitivity(mechanism.get("sensitivity_squared")):
                 continue
             said = mechanism.pop("sensitivity_squared", None)
-            digest, sampling = mechanism.get("strategy"), _sampling_of(step, location)
-            if not isinstance(digest, str) or sampling is None:
+            where = location_of(parts_of(place))
+            digest, sampling = mechanism.get("strategy"), _sampling_of(step, where)
+            if not is_digest(digest) or sampling is None:
                 continue  # the schema says what is wrong
-            found = self._price(_Asked(digest, sampling), location)
+            found = self._price(_Asked(digest, sampling), where)
             if said not in (None, found):
                 raise InvalidRequestError(
-                    f"{location}.mechanism.sensitivity_squared",
+                    f"{where}.mechanism.sensitivity_squared",
                     f"must be {found!r} here, or left out",
                 )
             mechanism["sensitivity_squared"] = found

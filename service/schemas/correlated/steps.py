@@ -1,6 +1,7 @@
 """Steps of correlated noise: messages, and how they become accounting mechanisms and samplings."""
 
-from typing import Annotated, Final, Literal
+import re
+from typing import Annotated, Final, Literal, TypeGuard
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -10,6 +11,8 @@ from service.schemas.message import NoiseMultiplier, Probability, Wire, Within
 
 PASS_MAX: Final = 100_000  # steps of a pass of correlated noise
 DIGEST_PATTERN: Final = r"^sha256:[0-9a-f]{64}$"
+
+_DIGEST: Final = re.compile(DIGEST_PATTERN.strip("^$"))
 
 StrategyDigest = Annotated[str, Field(pattern=DIGEST_PATTERN)]
 PassSteps = Annotated[int, Within(1, PASS_MAX)]
@@ -117,6 +120,11 @@ def can_be_sensitivity(value: object) -> bool:
     except ValidationError:
         return False
     return True
+
+
+def is_digest(value: object) -> TypeGuard[str]:
+    """Whether a parsed value has the form of a strategy's name."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def _within(value: int, most: int, location: str, words: str) -> None:

@@ -25,6 +25,7 @@ from service.schemas.message import Body, Wire, Within
 
 SENSITIVITY_POINTS: Final = 175_000_000  # of the work of one sensitivity: some two seconds
 STRATEGIES_MAX: Final = 400  # of a document
+Place = tuple[Any, int | str]  # what holds a part of a text, and the part's name or number there
 _RANGE: Final = "must be 0 or of a size from 2^-200 to 2^200"
 
 
@@ -233,23 +234,34 @@ def sampling_in(value: object) -> MinSeparation | CyclicPoisson | None:
     return to_correlated_sampling(message, location="sampling")
 
 
-def mechanisms_in(value: Any) -> Iterator[dict[str, Any]]:
-    """Each object of a parsed text that has a mechanism of correlated noise."""
-    left = [value]
+def steps_in(value: Any, place: str = "") -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Each object of a parsed text that has a mechanism of correlated noise, and its place."""
+    left: list[tuple[Place, Any]] = [((None, place), value)]
     while left:
-        one = left.pop()
+        here, one = left.pop()
         if isinstance(one, dict):
             inside = one.get("mechanism")
             if isinstance(inside, dict) and inside.get("kind") == "matrix_gaussian":
-                yield one
-            left += [part for part in one.values() if isinstance(part, dict | list)]
-        elif isinstance(one, list):
-            left += [part for part in one if isinstance(part, dict | list)]
+                yield here, one
+            parts: Iterable[tuple[int | str, Any]] = one.items()
+        else:
+            parts = enumerate(one) if isinstance(one, list) else ()
+        left += [((here, name), part) for name, part in parts if isinstance(part, dict | list)]
+
+
+def parts_of(place: Place) -> tuple[int | str, ...]:
+    """The parts of a place, from the whole text inwards."""
+    parts = []
+    left: Place | None = place
+    while left is not None:
+        left, name = left
+        parts.append(name)
+    return tuple(reversed(parts))
 
 
 def named_in(document: Any) -> set[str]:
     """The digests of the strategies that the steps of a parsed document name."""
-    return {str(one["mechanism"]["strategy"]) for one in mechanisms_in(document)}
+    return {str(one["mechanism"]["strategy"]) for _, one in steps_in(document)}
 
 
 @lru_cache(maxsize=1024)
