@@ -17,6 +17,9 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1 FLWR_TELEM
 # service and command that a test starts compiles what it loads.
 export PYTHONDONTWRITEBYTECODE :=
 
+# As the command line has it: idle threads that wait for work take time from the other process.
+export OPENBLAS_NUM_THREADS := 1
+
 .PHONY: run demo clients test test-all test-both test-numerics test-system test-browser test-generated test-deploy test-image test-integrations \
   renders check safety-lines licences audit release docs benchmarks figures screenshots clean
 
@@ -143,8 +146,6 @@ release: .release/installed  ## build, try and describe both packages in dist/; 
 	@.release/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
-# As the command line has it.
-benchmarks: export OPENBLAS_NUM_THREADS = 1
 benchmarks: $(INSTALLED)  ## print the benchmark tables; peers are compared if installed
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/accountant.py

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,7 +38,7 @@ from service.web.direct_appends import Application
 from service.web.middleware import Arrivals
 from service.web.problems import REFUSALS_PER_SECOND
 from service.web.server import Server, connection_limits
-from tests.lanes import is_repeated, lane_of
+from tests.lanes import is_left_out, is_repeated, lane_of
 
 # A shared machine stands still now and then: no test is about how long something takes.
 trials.register_profile(
@@ -57,6 +58,11 @@ ADDRESS = "DPLEDGER_TEST_POSTGRES"
 ALL = "DPLEDGER_TEST_ALL"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # of `pytest -n`
 BACKENDS = ("sqlite", "postgres")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Read no file of which `-m` chooses nothing; one that was asked for by name is read."""
+    return is_left_out(collection_path, config.getoption("markexpr")) or None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -114,6 +120,17 @@ def servers_stop_at_once() -> Iterator[None]:
     often.sleep = lambda seconds: asyncio.sleep(min(seconds, STOP_SECONDS))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("uvicorn.server.asyncio", often)
+        yield
+
+
+KEY_REFRESH_SECONDS = 0.1
+
+
+@pytest.fixture(scope="session", autouse=True)
+def keys_are_read_often() -> Iterator[None]:
+    """A server of this process knows a key that a test changed in a fifth of the usual time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("service.identity.authentication.KEY_REFRESH_SECONDS", KEY_REFRESH_SECONDS)
         yield
 
 

@@ -5,12 +5,14 @@ compares the accounting with definitions, `system` breaks or kills whole process
 runs all four, and `.ci/run` runs a lane whenever a file that it covers differs.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 TESTS: Final = Path(__file__).parent
+LANES: Final = {"unit", "service", "numerics", "system"}
 NUMERICS: Final = "accounting"  # a folder
 # They also read the service, and so belong to each change.
 READ_SERVICE: Final = ("accounting/test_quarantine.py", "accounting/test_quarantine_values.py")
@@ -59,21 +61,37 @@ SQLITE_ALONE: Final = tuple(
 
 def lane_of(item: pytest.Item) -> str:
     """The one lane of a test."""
-    place = _place(item)
-    if place.startswith(f"{NUMERICS}/") and place not in READ_SERVICE:
-        return "numerics"
-    if any(place == one or place.startswith(f"{one}/") for one in SYSTEM):
-        return "system"
+    lanes = lanes_in(item.path)
+    if len(lanes) == 1:
+        return next(iter(lanes))
     return "service" if DATABASES.intersection(getattr(item, "fixturenames", ())) else "unit"
+
+
+@cache
+def lanes_in(path: Path) -> frozenset[str]:
+    """The lanes that tests of a file or folder are in, from its place alone."""
+    place = _place(path)
+    if place.startswith(f"{NUMERICS}/") and place not in READ_SERVICE:
+        return frozenset({"numerics"})
+    if any(place == one or place.startswith(f"{one}/") for one in SYSTEM):
+        return frozenset({"system"})
+    return frozenset({"unit", "service"})
+
+
+def is_left_out(path: Path, chosen: str) -> bool:
+    """Whether no test of a file is in the lanes that `-m` names, joined by `or`."""
+    lanes = set(chosen.split(" or "))
+    return lanes <= LANES and path.suffix == ".py" and lanes.isdisjoint(lanes_in(path))
 
 
 def is_repeated(item: pytest.Item) -> bool:
     """Whether a test of SQLITE_ALONE is the case on PostgreSQL."""
     case = getattr(item, "callspec", None)
-    if case is None or _place(item) not in SQLITE_ALONE:
+    if case is None or _place(item.path) not in SQLITE_ALONE:
         return False
     return any(isinstance(one, str) and one == "postgres" for one in case.params.values())
 
 
-def _place(item: pytest.Item) -> str:
-    return item.path.relative_to(TESTS).as_posix()
+@cache
+def _place(path: Path) -> str:
+    return path.relative_to(TESTS).as_posix()
