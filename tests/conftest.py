@@ -123,17 +123,6 @@ def servers_stop_at_once() -> Iterator[None]:
         yield
 
 
-KEY_REFRESH_SECONDS = 0.1
-
-
-@pytest.fixture(scope="session", autouse=True)
-def keys_are_read_often() -> Iterator[None]:
-    """A server of this process knows a key that a test changed in a fifth of the usual time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("service.identity.authentication.KEY_REFRESH_SECONDS", KEY_REFRESH_SECONDS)
-        yield
-
-
 def refuse_other_databases(url: str) -> None:
     """Tests delete every row; only a database made for them may be given."""
     address = make_url(url)

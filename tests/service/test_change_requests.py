@@ -14,13 +14,14 @@ import pytest
 from sqlalchemy import Engine, text
 
 from service import clock
+from service.identity.authentication import KEY_REFRESH_SECONDS
 from service.identity.keys import Role, Terms, create_key, rotate_key
 from service.ledger.change_requests import records
 from service.ledger.change_requests.messages import EXPIRY_DAYS
 from service.storage.engine import snapshot, transaction
 from service.transparency.signing import Signer
 from service.transparency.verification.ledger import verify
-from tests.conftest import AS_ADMIN, KEY_REFRESH_SECONDS, without_triggers
+from tests.conftest import AS_ADMIN, without_triggers
 from tests.service.office import (
     APPROVALS,
     MORE,

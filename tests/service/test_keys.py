@@ -17,7 +17,7 @@ from benchmarks.servers import START_TOKEN
 from service.app import FIRST_KEY, create_app
 from service.errors import ConflictError, NotFoundError, StartupError
 from service.identity import authentication
-from service.identity.authentication import KEY_REFRESH_SECONDS, KeyRing, fresh_keys
+from service.identity.authentication import KeyRing, fresh_keys
 from service.identity.keys import (
     KEY_PREFIX,
     SHOWN_CHARACTERS,
@@ -158,11 +158,10 @@ def test_a_revoked_key_stops_and_does_not_open_the_service(engine: Engine, serve
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The monotonic clock by which keys are read again, as often as in a real service."""
+    """The monotonic clock by which keys are read again."""
     present = [1000.0]
     read = SimpleNamespace(monotonic=lambda: present[0], time=time.time)
     monkeypatch.setattr(authentication, "time", read)
-    monkeypatch.setattr(authentication, "KEY_REFRESH_SECONDS", KEY_REFRESH_SECONDS)
     return present
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Engine, select
 from service.clock import now
 from service.errors import ConflictError, InvalidRequestError, NotFoundError
 from service.identity import authentication
+from service.identity.authentication import KEY_REFRESH_SECONDS
 from service.identity.keys import (
     FREE,
     GRACE_SECONDS_MAX,
@@ -33,7 +34,6 @@ from service.ledger.log.merkle import Frontier, leaf_hash, tree_root
 from service.schemas.event_codec import canonical
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import acts, api_keys, datasets, installation
-from tests.conftest import KEY_REFRESH_SECONDS
 from tests.service.dumps import dump
 from tests.service.samples import Json, dataset
 from tests.service.sse import until

@@ -13,11 +13,11 @@ from dpledger_client.transport import Transport
 from sqlalchemy import Engine
 
 from service.errors import TooManyRequestsError
+from service.identity.authentication import KEY_REFRESH_SECONDS
 from service.identity.keys import Role, Terms, create_key, rotate_key
 from service.identity.rate_limit import Bucket
 from service.storage.engine import transaction
 from service.storage.tables import api_keys
-from tests.conftest import KEY_REFRESH_SECONDS
 from tests.service.dumps import dump
 from tests.service.samples import append, dataset, event, run, setup
 from tests.service.test_keys import bearer

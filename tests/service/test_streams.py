@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from service.identity import authentication
-from service.identity.authentication import KEY_REFRESH_SECONDS
 from service.identity.keys import Role, create_key, revoke_key
 from service.ledger.lookups import find_dataset
 from service.operations import event_feed, feed_messages
@@ -203,7 +202,7 @@ def test_a_stream_ends_when_its_key_is_revoked(
     engine: Engine, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of a second, by which it ends: the rest is for the look itself.
-    assert KEY_REFRESH_SECONDS + event_feed.RECHECK_SECONDS < 0.75
+    assert authentication.KEY_REFRESH_SECONDS + event_feed.RECHECK_SECONDS < 0.75
     monkeypatch.setattr(authentication, "KEY_REFRESH_SECONDS", 0.1)
     keys = {}
     with transaction(engine) as connection:
