@@ -56,7 +56,7 @@ def test_all_remedies_together_take_no_more_than_one_answer_may(
     wanted = {"events": [event(0, 10**6, mechanism=quiet, sampling=drawn)]}
     asked = api.post("/v1/datasets/data/explain", json=wanted).json()
     assert asked["lower_rate"]["reason"] is None
-    monkeypatch.setattr(fit_suggestions, "SUGGESTION_POINTS_MAX", 5_000_000)
+    monkeypatch.setattr(fit_suggestions, "SUGGESTION_POINTS_MAX", 3_000_000)
     asked = api.post("/v1/datasets/data/explain", json=wanted).json()
     assert asked["fewer_steps"]["value"] > 0
     assert asked["more_noise"]["reason"] == fit_suggestions.REASON_LONG

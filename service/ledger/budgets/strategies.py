@@ -16,7 +16,7 @@ from service.errors import InvalidRequestError, NotFoundError
 from service.schemas.correlated.steps import can_be_sensitivity, is_digest
 from service.schemas.correlated.strategies import (
     StrategyMessage,
-    parts_of,
+    place_parts,
     priced,
     read_strategy,
     sampling_in,
@@ -140,7 +140,7 @@ class Sensitivities:
             if not can_be_sensitivity(mechanism.get("sensitivity_squared")):
                 continue
             said = mechanism.pop("sensitivity_squared", None)
-            where = location_of(parts_of(place))
+            where = location_of(place_parts(place))
             digest, sampling = mechanism.get("strategy"), _sampling_of(step, where)
             if not is_digest(digest) or sampling is None:
                 continue  # the schema says what is wrong

@@ -25,7 +25,9 @@ from service.schemas.message import Body, Wire, Within
 
 SENSITIVITY_POINTS: Final = 175_000_000  # of the work of one sensitivity: some two seconds
 STRATEGIES_MAX: Final = 400  # of a document
-Place = tuple[Any, int | str]  # what holds a part of a text, and the part's name or number there
+TextPlace = tuple[
+    Any, int | str
+]  # what holds a part of a text, and the part's name or number there
 _RANGE: Final = "must be 0 or of a size from 2^-200 to 2^200"
 
 
@@ -234,9 +236,9 @@ def sampling_in(value: object) -> MinSeparation | CyclicPoisson | None:
     return to_correlated_sampling(message, location="sampling")
 
 
-def steps_in(value: Any, place: str = "") -> Iterator[tuple[Place, dict[str, Any]]]:
+def steps_in(value: Any, place: str = "") -> Iterator[tuple[TextPlace, dict[str, Any]]]:
     """Each object of a parsed text that has a mechanism of correlated noise, and its place."""
-    left: list[tuple[Place, Any]] = [((None, place), value)]
+    left: list[tuple[TextPlace, Any]] = [((None, place), value)]
     while left:
         here, one = left.pop()
         if isinstance(one, dict):
@@ -249,10 +251,10 @@ def steps_in(value: Any, place: str = "") -> Iterator[tuple[Place, dict[str, Any
         left += [((here, name), part) for name, part in parts if isinstance(part, dict | list)]
 
 
-def parts_of(place: Place) -> tuple[int | str, ...]:
+def place_parts(place: TextPlace) -> tuple[int | str, ...]:
     """The parts of a place, from the whole text inwards."""
     parts = []
-    left: Place | None = place
+    left: TextPlace | None = place
     while left is not None:
         left, name = left
         parts.append(name)
