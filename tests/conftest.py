@@ -61,7 +61,7 @@ BACKENDS = ("sqlite", "postgres")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Read no file of which `-m` chooses nothing; one that was asked for by name is read."""
+    """Skip files in which `-m` chooses no test; pytest reads those that its arguments name."""
     return is_left_out(collection_path, config.getoption("markexpr")) or None
 
 

@@ -46,7 +46,7 @@ _SHORT: Final = 64
 _SERIES: Final = 0.05
 _SERIES_TERMS: Final = 12
 # The largest exponent with which terms are added as doubles, which hold e^708 and e^-708.
-_LARGEST: Final = 700.0
+_EXPONENT_MAX: Final = 700.0
 
 
 @lru_cache(maxsize=int(ORDER_MAX))
@@ -228,7 +228,7 @@ def log_real_moments(betas: Array, *, q: float, sigma: float) -> Array:
     spend(30_000 + 9 * len(betas) * len(x))
     largest = float(np.max(np.abs(log_s)))
     size = 0.5 * max(left * left, right * right) / variance + np.abs(betas) * largest
-    if np.max(size) < _LARGEST:
+    if np.max(size) < _EXPONENT_MAX:
         log_integral = np.log(_bregman(betas, d, log_s) @ np.exp(log_weights))
     else:
         shape = (len(betas), len(x))

@@ -1,6 +1,7 @@
 """Renyi curves of Gaussian noise: without sampling and under Poisson sampling."""
 
 import math
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from accounting.work_limit import spend
 
 Indices = npt.NDArray[np.intp]
 # Orders up to so many times the noise share a grid: exponents on it are within those of doubles.
-_FEW = 13.0
+_SHARED_UP_TO: Final = 13.0
 
 
 def curve_of(log_moments: Array, orders: Array) -> Array:
@@ -120,7 +121,7 @@ def remove_moments(orders: Array, *, q: float, sigma: float) -> Array:
         chord = (1 - share) * ends[below] + share * ends[below + 1]
         chord = chord * (1 + 8 * UNIT_ROUNDOFF)
         result[between] = _log_expm1_above(chord)
-    for chunk in _sharing_a_grid(orders, np.flatnonzero(~whole & ~between), sigma=sigma):
+    for chunk in _by_grid(orders, np.flatnonzero(~whole & ~between), sigma=sigma):
         result[chunk] = log_real_moments(orders[chunk], q=q, sigma=sigma)
     return result
 
@@ -131,7 +132,7 @@ def add_moments(orders: Array, *, q: float, sigma: float) -> Array:
     exponent = (orders - 1) * np.minimum(-math.log1p(-q), 0.5 * orders / (sigma * sigma))
     result = _log_expm1_above(exponent * (1 + 16 * UNIT_ROUNDOFF))
     quick = np.flatnonzero(~_too_fine(1 - orders, q=q, sigma=sigma))
-    for chunk in _sharing_a_grid(orders, quick, sigma=sigma):
+    for chunk in _by_grid(orders, quick, sigma=sigma):
         result[chunk] = log_real_moments(1 - orders[chunk], q=q, sigma=sigma)
     return result
 
@@ -151,16 +152,13 @@ def _log_expm1_above(x: Array) -> Array:
     return np.asarray(found + slack, dtype=np.float64)
 
 
-def _sharing_a_grid(orders: Array, indices: Indices, *, sigma: float) -> list[Indices]:
+def _by_grid(orders: Array, indices: Indices, *, sigma: float) -> list[Indices]:
     """The indices in groups that share a grid: all of them, or orders within a factor two.
 
-    A grid for large orders has more points, which costs less than another grid if they are few.
+    The largest order decides the points of a grid; if they are few, one grid costs less than two.
     """
-    if not len(indices):
-        return []
-    if float(np.max(orders[indices])) < _FEW * sigma:
-        return [indices]
-    octave = np.floor(np.log2(orders[indices]))
+    asked = orders[indices]
+    octave = np.floor(np.log2(asked)) * np.any(asked >= _SHARED_UP_TO * sigma)
     return [indices[octave == value] for value in np.unique(octave)]
 
 

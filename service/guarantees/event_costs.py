@@ -196,7 +196,7 @@ class EventCosts:
     def losses(self, units: Units) -> Array:
         """RDP of units of the events at each of `orders`, in nats. Upper."""
         there = units > 0
-        slack = 1 + 4 * (len(units) + 2) * UNIT_ROUNDOFF
+        slack = 1 + 4 * (np.count_nonzero(there) + 2) * UNIT_ROUNDOFF
         return np.asarray((units[there] @ self.curves[there]) * slack)
 
     def epsilon(

@@ -18,7 +18,7 @@ from service.storage.engine import snapshot, transaction
 from service.storage.tables import entries, installation
 
 POSTGRES_MIN: Final = 140_000
-ENCODING: Final = "UTF8"  # others lack letters of names, reasons and labels, or look at none
+ENCODING: Final = "UTF8"  # other encodings lack letters; SQL_ASCII does not check texts
 _KEYS: Final = 2**62  # of advisory locks; a probe locks one at random, which others do not use
 _REFUSED: Final = ("P0001", "42501")  # by the trigger, or already for want of a right
 _ROW: Final = f"SELECT xmin::text FROM {installation.name}"  # noqa: S608

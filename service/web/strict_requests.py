@@ -194,7 +194,7 @@ class QueryRules:
             place = "query" if rule is None else f"query.{name}"
             if name in seen and (rule is None or not rule.many):
                 return InvalidRequestError(place, "a parameter is there twice; send it once")
-            if "\0" in name + value:  # nothing has it, and PostgreSQL's driver refuses to look
+            if "\0" in name + value:  # no text has one, and PostgreSQL's driver refuses it
                 return InvalidRequestError(place, "must have no NUL character")
             seen.add(name)
             if rule is not None and rule.form is not None and not rule.form.fullmatch(value):

@@ -99,7 +99,7 @@ def test_exponents_beyond_doubles_are_taken_as_logarithms(
     beta: float, q: float, sigma: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (bound,) = moments.log_real_moments(np.array([beta]), q=q, sigma=sigma)
-    monkeypatch.setattr(moments, "_LARGEST", math.inf)
+    monkeypatch.setattr(moments, "_EXPONENT_MAX", math.inf)
     with np.errstate(all="ignore"):
         (other,) = moments.log_real_moments(np.array([beta]), q=q, sigma=sigma)
     assert math.isfinite(bound)
@@ -111,7 +111,7 @@ def test_sums_of_doubles_and_of_logarithms_agree(
     beta: float, q: float, sigma: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (bound,) = moments.log_real_moments(np.array([beta]), q=q, sigma=sigma)
-    monkeypatch.setattr(moments, "_LARGEST", 0.0)
+    monkeypatch.setattr(moments, "_EXPONENT_MAX", 0.0)
     (other,) = moments.log_real_moments(np.array([beta]), q=q, sigma=sigma)
     assert bound == pytest.approx(other, rel=1e-13, abs=1e-11)
 

@@ -191,7 +191,7 @@ def test_an_append_is_answered_in_one_write_and_as_in_two(
         return whole[-1]
 
     monkeypatch.setattr(direct_appends, "send_whole", watched_send)
-    # On a machine that stands still now and then, too, what was known is no older than that.
+    # The service reads neither keys nor its state again, however slow the machine is.
     monkeypatch.setattr(authentication, "KEY_REFRESH_SECONDS", 600.0)
     monkeypatch.setattr(middleware, "STATUS_REFRESH_SECONDS", 600.0)
 

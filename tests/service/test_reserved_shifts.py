@@ -47,7 +47,7 @@ NEXT = event(2, 2, mechanism=LOUD, sampling=SHUFFLE)  # which touches two passes
 
 
 def test_what_is_held_is_what_counts_once_it_ran() -> None:
-    """Without a database: random corrections over random steps, the last of which did not run."""
+    """The enforced sums cover both accounts of corrected steps, of which some are only reserved."""
     for seed in range(200):
         chance = random.Random(seed)
         steps = some(chance, CHANGING, 4)

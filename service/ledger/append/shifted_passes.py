@@ -1,12 +1,11 @@
 """Passes that corrections have shifted: of what runs recorded, and of what they hold ahead."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam
 
-from accounting.events import Span
-from service.ledger.append.admission import count_reserved
+from service.ledger.append.reserved_rows import AHEAD, count_ahead, split_by_branch
 from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.correction_costs import (
     Corrected,
@@ -15,33 +14,10 @@ from service.ledger.budgets.correction_costs import (
     shifts_of,
     with_shifts,
 )
-from service.ledger.budgets.pass_positions import place_of
-from service.ledger.budgets.steps_and_passes import EventCountDelta, merge_changes, negative
-from service.schemas.event_codec import event_of
-from service.storage.tables import branches, distinct_events, reservations
+from service.ledger.budgets.steps_and_passes import merge_changes, negative
+from service.storage.tables import reservations
 
-_pass_events = distinct_events.alias()
-_AHEAD: Final = (
-    select(
-        reservations.c.branch_id,
-        reservations.c.name,
-        reservations.c.first_step,
-        reservations.c.end_step,
-        branches.c.next_step,
-        branches.c.pass_position,
-        distinct_events.c.content,
-        _pass_events.c.content.label("open_content"),
-    )
-    .join(branches, branches.c.id == reservations.c.branch_id)
-    .join(distinct_events, distinct_events.c.id == reservations.c.event_id)
-    .outerjoin(_pass_events, _pass_events.c.id == branches.c.pass_event_id)
-    .where(
-        reservations.c.run_id == bindparam("run"),
-        reservations.c.end_step > branches.c.next_step,
-        reservations.c.end_step > reservations.c.first_step,
-    )
-    .order_by(reservations.c.branch_id, reservations.c.first_step)
-)
+_AHEAD_OF_RUN: Final = AHEAD.where(reservations.c.run_id == bindparam("run"))
 
 
 def shifted_by(
@@ -57,47 +33,24 @@ def shifted_by(
     """
     if not shifts:
         return BudgetDelta(own={})
-    by_branch: dict[int, list[Any]] = {}
-    for row in connection.execute(_AHEAD, {"run": run}):
-        by_branch.setdefault(row.branch_id, []).append(row)
-    each = list(by_branch.values())
+    each = split_by_branch(connection.execute(_AHEAD_OF_RUN, {"run": run}))
     named = [[row for row in rows if row.name is not None] for rows in each]
     whole = BudgetDelta(
         recorded=recorded_passes(connection, run, dataset_size),
-        reserved=merge_changes(_held(rows, dataset_size) for rows in each),
-        own=merge_changes(_held(rows, dataset_size) for rows in named if rows),
+        reserved=merge_changes(count_ahead(rows, dataset_size) for rows in each),
+        own=merge_changes(count_ahead(rows, dataset_size) for rows in named if rows),
     )
-    found = with_shifts(whole, shifts)
-    return BudgetDelta(
-        own={},
-        shifted=found.shifted,
-        shifted_ahead=found.shifted_ahead,
-        own_shifted=found.own_shifted,
-    )
-
-
-def _held(rows: list[Any], dataset_size: int) -> EventCountDelta:
-    """What a branch holds ahead."""
-    first = rows[0]
-    place = place_of(first.open_content, first.pass_position, dataset_size)
-    spans = [
-        Span(
-            event=event_of(row.content, dataset_size),
-            steps=row.end_step - max(row.first_step, row.next_step),
-        )
-        for row in rows
-    ]
-    return count_reserved(place, spans)
+    return _shifts_alone([with_shifts(whole, shifts)])
 
 
 def shifted_since(before: BudgetDelta, after: BudgetDelta) -> BudgetDelta:
     """Return what shifts add more than they did."""
-    return BudgetDelta(
-        own={},
-        shifted=merge_changes([after.shifted, negative(before.shifted)]),
-        shifted_ahead=merge_changes([after.shifted_ahead, negative(before.shifted_ahead)]),
-        own_shifted=merge_changes([after.own_shifted, negative(before.own_shifted)]),
+    less = BudgetDelta(
+        shifted=negative(before.shifted),
+        shifted_ahead=negative(before.shifted_ahead),
+        own_shifted=negative(before.own_shifted),
     )
+    return _shifts_alone([after, less])
 
 
 def shifted_by_all(
@@ -107,13 +60,19 @@ def shifted_by_all(
     by_run: dict[tuple[int, int], list[Corrected]] = {}
     for one in corrected:
         by_run.setdefault((one.run_id, one.dataset_id), []).append(one)
-    found = [
-        shifted_by(connection, run, shifts_of(part), dataset_size=sizes[dataset_id])
-        for (run, dataset_id), part in by_run.items()
-    ]
+    return _shifts_alone(
+        [
+            shifted_by(connection, run, shifts_of(part), dataset_size=sizes[dataset_id])
+            for (run, dataset_id), part in by_run.items()
+        ]
+    )
+
+
+def _shifts_alone(moves: Sequence[BudgetDelta]) -> BudgetDelta:
+    """Add up what shifts add, and leave out what they add it to."""
     return BudgetDelta(
         own={},
-        shifted=merge_changes(one.shifted for one in found),
-        shifted_ahead=merge_changes(one.shifted_ahead for one in found),
-        own_shifted=merge_changes(one.own_shifted for one in found),
+        shifted=merge_changes(one.shifted for one in moves),
+        shifted_ahead=merge_changes(one.shifted_ahead for one in moves),
+        own_shifted=merge_changes(one.own_shifted for one in moves),
     )

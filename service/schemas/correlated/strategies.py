@@ -25,9 +25,8 @@ from service.schemas.message import Body, Wire, Within
 
 SENSITIVITY_POINTS: Final = 175_000_000  # of the work of one sensitivity: some two seconds
 STRATEGIES_MAX: Final = 400  # of a document
-TextPlace = tuple[
-    Any, int | str
-]  # what holds a part of a text, and the part's name or number there
+# The place of what holds a part of a text, and the part's name or number there.
+TextPlace = tuple[Any, int | str]
 _RANGE: Final = "must be 0 or of a size from 2^-200 to 2^200"
 
 
