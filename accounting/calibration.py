@@ -128,7 +128,7 @@ def calibrate(
     return Calibrated(parameter=parameter, value=int(value) if whole else value, guarantee=found)
 
 
-def filled(
+def fill_spans(
     spans: Sequence[Span], *, places: Collection[int], parameter: Parameter, value: float
 ) -> list[Span]:
     """The spans with a value in the places that leave the parameter open.

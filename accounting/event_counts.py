@@ -58,8 +58,8 @@ class EventCounts:
     def used_again(self) -> frozenset[Shuffle]:
         """Shuffles whose secret order may be used again by passes of an order that is not secret.
 
-        Those are passes that `retold` counts, and passes of a loader of the same sizes that draws
-        its order once: a training that goes on may repeat, in each pass, an order of the first one.
+        Those are passes that `reveal_order` counts, and passes of a loader of the same sizes that
+        draws its order once: a training that goes on may repeat the first order in each pass.
         What a secret order hides is then proved of no schedule that was chosen after a look.
         """
         again = self._readings_without_secrets()
@@ -85,7 +85,7 @@ class EventCounts:
         samplings = {event.sampling for event in self.passes}
         found: dict[Sampling, Sampling] = {}
         for event in self.passes:
-            if not isinstance(event.sampling, Shuffle) or (known := retold(event)) == event:
+            if not isinstance(event.sampling, Shuffle) or (known := reveal_order(event)) == event:
                 continue
             once = replace(event.sampling, reshuffle=Reshuffle.ONCE)
             if once in samplings:
@@ -99,7 +99,7 @@ class EventCounts:
 
         So sums repeat to the last bit.
         """
-        return sorted(self.counted(), key=lambda unit: _written(unit[0]))
+        return sorted(self.counted(), key=lambda unit: _to_text(unit[0]))
 
 
 def read_together(sampling: Sampling) -> Hashable:
@@ -153,11 +153,11 @@ def _pass_counts(counts: EventCounts, events: Iterable[Event]) -> list[PassCount
 
 def noise_rank(event: Event) -> tuple[float, str]:
     """By what the events of a sampling are sorted: the most noise first, then what is written."""
-    return -noise_in_pass(event.mechanism), _written(event)
+    return -noise_in_pass(event.mechanism), _to_text(event)
 
 
 @lru_cache(maxsize=2**14)
-def _written(event: Event) -> str:
+def _to_text(event: Event) -> str:
     return repr(event)
 
 
@@ -216,7 +216,7 @@ def goes_on(place: Place, event: Event) -> bool:
     return isinstance(place, OpenPass) and place.event.stream == event.stream
 
 
-def _known(place: Place, event: Event) -> bool:
+def _is_known(place: Place, event: Event) -> bool:
     """Whether the passes of an event are bounded as they are counted from this place on."""
     return is_placed(place) and (not event.is_correlated or _noise_after(place, event))
 
@@ -252,7 +252,7 @@ def starts_anew(open_pass: Place, span: Span) -> int:
     return 1 if is_placed(open_pass) else 3
 
 
-def passes_begun(open_pass: Place, span: Span) -> int:
+def count_passes_begun(open_pass: Place, span: Span) -> int:
     """How many passes begin with a span that follows on a branch, each at the span's noise.
 
     None where passes may begin elsewhere than they are counted from: their noise is not known.
@@ -264,8 +264,8 @@ def passes_begun(open_pass: Place, span: Span) -> int:
     if isinstance(open_pass, OpenPass) and follows:
         inside = min(span.steps, length - open_pass.position)
     begun = -(-(span.steps - inside) // length)
-    known = _known(open_pass, span.event)
-    return _covered(span.event, begun, known=known, follows=follows)
+    known = _is_known(open_pass, span.event)
+    return _count_covered(span.event, begun, known=known, follows=follows)
 
 
 def noise_in_pass(mechanism: Mechanism) -> float:
@@ -286,7 +286,7 @@ def noise_in_pass(mechanism: Mechanism) -> float:
             assert_never(mechanism)
 
 
-def retold(event: Event) -> Event:
+def reveal_order(event: Event) -> Event:
     """What is counted of a pass in an order that was used before: nothing secret is left of it.
 
     A release for each step of the pass that a record joins. Of a shuffle whose secret order could
@@ -328,28 +328,28 @@ def advance(open_pass: Place, span: Span) -> tuple[dict[Event, int], Place]:
     passes: Counter[Event] = Counter()
     if length is None:
         return passes, after_steps(open_pass)
-    known = _known(open_pass, event)
+    known = _is_known(open_pass, event)
     before = open_pass if isinstance(open_pass, OpenPass) and goes_on(open_pass, event) else None
     falls = before is None or noise_in_pass(event.mechanism) < noise_in_pass(before.event.mechanism)
     if not known and falls:
-        passes[retold(event)] += 1
+        passes[reveal_order(event)] += 1
     if before is not None:
         inside = min(steps, length - before.position)
         if inside and falls:
-            passes[before.event if known else retold(before.event)] -= 1
+            passes[before.event if known else reveal_order(before.event)] -= 1
             known = known and not isinstance(event.sampling, CyclicPoisson)  # as it is proved
-            passes[event if known else retold(event)] += 1
+            passes[event if known else reveal_order(event)] += 1
             noise = before.fresh_noise and (known or not before.placed)
             before = replace(before, event=event, fresh_noise=noise)
         steps -= inside
         if steps == 0:
             return passes, replace(before, position=before.position + inside)
     begun = -(-steps // length)
-    covered = _covered(event, begun, known=known, follows=before is not None)
+    covered = _count_covered(event, begun, known=known, follows=before is not None)
     if covered:
         passes[event] += covered
     if covered < begun:
-        passes[retold(event)] += begun - covered
+        passes[reveal_order(event)] += begun - covered
     noise = covered == begun and _noise_after(open_pass, event)
     return passes, OpenPass(
         event=event,
@@ -359,7 +359,7 @@ def advance(open_pass: Place, span: Span) -> tuple[dict[Event, int], Place]:
     )
 
 
-def _covered(event: Event, begun: int, *, known: bool, follows: bool) -> int:
+def _count_covered(event: Event, begun: int, *, known: bool, follows: bool) -> int:
     """How many of the passes that begin are bounded as they are counted."""
     if not known:
         return 0
@@ -389,7 +389,7 @@ def count_events(
         for span in spans:
             steps[span.event] += span.steps
             starts[span.event] += starts_anew(open_pass, span)
-            begun[span.event] += passes_begun(open_pass, span)
+            begun[span.event] += count_passes_begun(open_pass, span)
             changes, open_pass = advance(open_pass, span)
             passes.update(changes)
     return EventCounts(

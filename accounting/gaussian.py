@@ -182,11 +182,13 @@ def gaussian_epsilon(delta: float, *, mu: float) -> float:
 
     if holds(0.0):
         return 0.0
-    low, high = _pinned(holds, mu, log_target)
+    low, high = _bracket_epsilon(holds, mu, log_target)
     return least_true(holds, low=low, high=high)
 
 
-def _pinned(holds: Callable[[float], bool], mu: float, log_target: float) -> tuple[float, float]:
+def _bracket_epsilon(
+    holds: Callable[[float], bool], mu: float, log_target: float
+) -> tuple[float, float]:
     """(low, high) around where log(delta) meets a target, close together if secants converge."""
     high = _large_enough(mu, log_target)
     before, after = 0.5 * high, high
@@ -232,7 +234,7 @@ def gaussian_bracket_epsilon(delta: float, *, mu: tuple[float, float]) -> tuple[
 
     if small_enough(0.0):
         return 0.0, upper
-    below, above = _pinned(small_enough, low, log_target)
+    below, above = _bracket_epsilon(small_enough, low, log_target)
     return crossing(small_enough, low=below, high=above)[0], upper
 
 

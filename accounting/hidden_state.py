@@ -39,7 +39,7 @@ from accounting.last_iterate.sampled import (
 )
 from accounting.last_iterate.sampled_run import Constant, SampledRun
 from accounting.last_iterate.shift import best_start_mu, shift_mu
-from accounting.last_iterate.stretches import Stretch, envelope, split
+from accounting.last_iterate.stretches import Stretch, envelope, split_stretches
 from accounting.pld.certified_composition import delta_bracket, epsilon_bracket
 from accounting.rounding import rounded_down, rounded_up
 
@@ -142,7 +142,7 @@ def hidden_bound(run: HiddenRun, question: Query) -> Bound:
     """
     require_bound(run, question.relation)
     try:
-        bound = _evaluated(run, question)
+        bound = _evaluate(run, question)
     except NoBoundError:
         raise
     except (ValueError, ArithmeticError) as failure:  # out of the range of what is proved
@@ -152,24 +152,24 @@ def hidden_bound(run: HiddenRun, question: Query) -> Bound:
     return bound
 
 
-def _evaluated(run: HiddenRun, question: Query) -> Bound:
+def _evaluate(run: HiddenRun, question: Query) -> Bound:
     match run.declared.data_order:
         case DataOrder.FULL | DataOrder.CYCLIC:
-            return _told(run, question)
+            return _bound_known_batches(run, question)
         case DataOrder.SHUFFLE_ONCE:
-            return _shuffled_once(run, question)
+            return _bound_shuffle_once(run, question)
         case DataOrder.SHUFFLE_EACH_PASS:
-            return _shuffled_each_pass(run, question)
+            return _bound_shuffle_each_pass(run, question)
         case DataOrder.FIXED_SIZE | DataOrder.POISSON:
-            return _drawn_afresh(run, question)
+            return _bound_fresh_batches(run, question)
         case _:
             assert_never(run.declared.data_order)
 
 
-def _told(run: HiddenRun, question: Query) -> Bound:
+def _bound_known_batches(run: HiddenRun, question: Query) -> Bound:
     """Each batch is told: the shift bound for the record that is worst off."""
     bounded = run.declared.projection_diameter is not None
-    theorems = _accepted(run, question, best_start_mu if bounded else shift_mu)
+    theorems = _accepted_theorems(run, question, best_start_mu if bounded else shift_mu)
     mu = segments_mu(
         run.stretches(question.relation),
         ends=run.ends(),
@@ -184,12 +184,12 @@ def _told(run: HiddenRun, question: Query) -> Bound:
     )
 
 
-def _shuffled_once(run: HiddenRun, question: Query) -> Bound:
+def _bound_shuffle_once(run: HiddenRun, question: Query) -> Bound:
     """One secret order: the average over places, or where that is worse, as if it were told."""
-    told = _told(run, question)
+    told = _bound_known_batches(run, question)
     if run.steps % run.steps_per_pass or len(run.ends()) > 1:
         return told
-    theorems = _accepted(run, question, averaged_gaussian_epsilon)
+    theorems = _accepted_theorems(run, question, averaged_gaussian_epsilon)
     mus = shuffled_mus(
         envelope(run.stretches(question.relation)),
         steps_per_pass=run.steps_per_pass,
@@ -211,16 +211,16 @@ def _sizes(run: HiddenRun) -> dict[str, int]:
     return {"batch_size": sampling.batch_size, "dataset_size": size}
 
 
-def _shuffled_each_pass(run: HiddenRun, question: Query) -> Bound:
+def _bound_shuffle_each_pass(run: HiddenRun, question: Query) -> Bound:
     """Fresh secret orders: passes compose, each the average over places."""
-    theorems = _accepted(run, question, averaged_pair)
-    _composed(run.stretches(question.relation))
+    theorems = _accepted_theorems(run, question, averaged_pair)
+    _compose_stretches(run.stretches(question.relation))
     length = run.steps_per_pass
     shown = {step // length for step in run.releases if (step + 1) % length}
     ends = [*range(length, run.steps, length), run.steps]
     passes = (
         (envelope(part), index in shown)
-        for index, part in enumerate(split(run.stretches(question.relation), ends))
+        for index, part in enumerate(split_stretches(run.stretches(question.relation), ends))
     )
     units = shuffled_units(passes, **_sizes(run))
     if question.delta is None:
@@ -230,13 +230,13 @@ def _shuffled_each_pass(run: HiddenRun, question: Query) -> Bound:
     return _bound(run, question, value, (*theorems, shift_mu, epsilon_bracket))
 
 
-def _drawn_afresh(run: HiddenRun, question: Query) -> Bound:
+def _bound_fresh_batches(run: HiddenRun, question: Query) -> Bound:
     """Fresh batches: the noise of the last steps hides the batch and the distance, in parts."""
     sharp = run.declared.sharp
-    theorems = _accepted(
+    theorems = _accepted_theorems(
         run, question, sampled_last_iterate_sharp if sharp else sampled_last_iterate
     )
-    whole, sampling = _composed(run.stretches(question.relation)), run.sampling
+    whole, sampling = _compose_stretches(run.stretches(question.relation)), run.sampling
     assert isinstance(sampling, FixedSize | Poisson)  # noqa: S101 (the data order says so)
     if isinstance(sampling, Poisson):
         rate = sampling.sampling_probability
@@ -258,7 +258,7 @@ def _drawn_afresh(run: HiddenRun, question: Query) -> Bound:
     return _bound(run, question, value, theorems)
 
 
-def _composed(parts: Sequence[Stretch]) -> Stretch:
+def _compose_stretches(parts: Sequence[Stretch]) -> Stretch:
     """One stretch that bounds them all, with enough noise for pairs to be composed.
 
     Raises:
@@ -270,7 +270,7 @@ def _composed(parts: Sequence[Stretch]) -> Stretch:
     return whole
 
 
-def _accepted(
+def _accepted_theorems(
     run: HiddenRun, question: Query, theorem: Theorem[..., Any]
 ) -> tuple[Theorem[..., Any], ...]:
     """The theorem, and that of the step's constant, if their statuses are accepted.

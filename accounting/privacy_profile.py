@@ -28,7 +28,7 @@ from accounting.gaussian import gaussian_trade_off
 from accounting.guarantees import DEFAULT_ACCEPT, Assumption, Status, theorem, weakest
 from accounting.rounding import LIBRARY_ULPS, UNIT_ROUNDOFF, Array
 from accounting.shuffling.shuffled_batches import shuffled_batches_pairs
-from accounting.work_limit import as_many, attempted, limited
+from accounting.work_limit import as_many, attempt, limit_work
 
 # The first with a finite epsilon ends the grid.
 LEAST_DELTAS: Final = (1e-12, 1e-9, 1e-6, 1e-3, 0.1)
@@ -184,9 +184,9 @@ def _read(
     make: Callable[[], Source], epsilons: Array, points: float
 ) -> tuple[Source | None, dict[int, Reading]]:
     """A source, and what was read from it by index of the epsilon, for so much work."""
-    with limited(math.inf) as meter:
+    with limit_work(math.inf) as meter:
         end = meter.spent + points
-        source = attempted(points, make)
+        source = attempt(points, make)
         if source is None:
             return None, {}
         order = spread(len(epsilons))

@@ -110,7 +110,7 @@ def spend(points: int) -> None:
         meter.spend(points)
 
 
-def worked_out(what: CacheKey, compute: Callable[[], R]) -> tuple[R, Work]:
+def compute_with_work(what: CacheKey, compute: Callable[[], R]) -> tuple[R, Work]:
     """What a function computes that is going to be cached, and the work it took.
 
     Raises:
@@ -130,7 +130,7 @@ def worked_out(what: CacheKey, compute: Callable[[], R]) -> tuple[R, Work]:
     return found, Work(own, meter.asked)
 
 
-def recalled(what: CacheKey, work: Work) -> None:
+def spend_recalled(what: CacheKey, work: Work) -> None:
     """Spend what something took that is cached, unless the same was asked for before.
 
     Raises:
@@ -142,7 +142,7 @@ def recalled(what: CacheKey, work: Work) -> None:
 
 
 @contextmanager
-def limited(points: float) -> Iterator[WorkCounter]:
+def limit_work(points: float) -> Iterator[WorkCounter]:
     """Allow what runs inside so many points, and no more than what is allowed outside.
 
     What takes more counts as having taken what it was allowed, and as having asked for nothing: how
@@ -197,20 +197,20 @@ def by_itself() -> Iterator[WorkCounter]:
             around.own += meter.own
 
 
-def left() -> float:
+def remaining_points() -> float:
     """How many points may still be spent here; infinite where there is no limit."""
     meter = _METER.get()
     return math.inf if meter is None else meter.limit - meter.spent
 
 
-def attempted(points: float, compute: Callable[[], R]) -> R | None:
+def attempt(points: float, compute: Callable[[], R]) -> R | None:
     """What a function computes; None where that takes more than so many points.
 
     Raises:
         TooMuchWorkError: it takes more than what is allowed outside.
     """
     try:
-        with limited(points):
+        with limit_work(points):
             return compute()
     except TooMuchWorkError:
         spend(0)
@@ -224,10 +224,10 @@ def as_many(points: float, computations: Iterable[Callable[[], R]]) -> list[R]:
         TooMuchWorkError: it takes more than what is allowed outside.
     """
     found: list[R] = []
-    with limited(math.inf) as meter:
+    with limit_work(math.inf) as meter:
         end = meter.spent + points
         for compute in computations:
-            answer = attempted(end - meter.spent, compute)
+            answer = attempt(end - meter.spent, compute)
             if answer is None:
                 break
             found.append(answer)
@@ -243,7 +243,7 @@ class CachedWithCost(Generic[P, R]):
         @lru_cache(maxsize=maxsize)
         def kept(what: CacheKey) -> tuple[R, Work]:
             _, args, kwargs = cast(Any, what.what)  # as it is made below
-            return worked_out(what, lambda: function(*args, **dict(kwargs)))
+            return compute_with_work(what, lambda: function(*args, **dict(kwargs)))
 
         self._kept = kept
         self.cache_clear = kept.cache_clear
@@ -254,7 +254,7 @@ class CachedWithCost(Generic[P, R]):
         """The answer; what it took is spent either way."""
         what = CacheKey((self, args, frozenset(kwargs.items())))
         found, work = self._kept(what)
-        recalled(what, work)
+        spend_recalled(what, work)
         return found
 
 
@@ -300,8 +300,8 @@ class ByteCache(Generic[V]):
             if held is not None:
                 self._values.move_to_end(what)
         if held is None:
-            held = self._put(what, *worked_out(what, make))
-        recalled(what, held[2])
+            held = self._put(what, *compute_with_work(what, make))
+        spend_recalled(what, held[2])
         return held[0]
 
     def _put(self, what: CacheKey, value: V, work: Work) -> tuple[V, int, Work]:

@@ -33,7 +33,7 @@ from service.storage.engine import connect, snapshot
 from service.transparency.certificates.envelope import (
     InvalidCertificateError,
     open_certificate,
-    sealed,
+    seal_certificate,
 )
 from service.transparency.certificates.issue import CertificateInputs, issue
 from service.transparency.certificates.verify import verify_bytes
@@ -147,12 +147,12 @@ def _unsigned(raw: bytes, chance: random.Random, _own: Signer, _other: Signer) -
 
 
 def _by_another(raw: bytes, chance: random.Random, _own: Signer, other: Signer) -> bytes:
-    return sealed(_said(raw, chance), other)
+    return seal_certificate(_said(raw, chance), other)
 
 
 def _by_the_service(raw: bytes, chance: random.Random, own: Signer, _other: Signer) -> bytes:
     certificate = _said(raw, chance)
-    return sealed(certificate, own)
+    return seal_certificate(certificate, own)
 
 
 EDITS: Final[dict[str, Edit]] = {

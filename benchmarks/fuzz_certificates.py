@@ -17,7 +17,7 @@ from service.errors import LedgerError
 from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect
-from service.transparency.certificates.envelope import InvalidCertificateError, sealed
+from service.transparency.certificates.envelope import InvalidCertificateError, seal_certificate
 from service.transparency.certificates.issue import CertificateInputs, issue
 from service.transparency.certificates.records import AGREEMENT
 from service.transparency.certificates.verify import verify_bytes
@@ -101,7 +101,7 @@ def verify(body: bytes) -> str:
         said = str(error)
     try:
         content = parse_json(body)
-        again = sealed(content, signer)
+        again = seal_certificate(content, signer)
     except (LedgerError, ValueError):  # which nobody can have signed
         return said[:40]
     try:

@@ -19,7 +19,7 @@ from service.ledger.append.unit_of_work import DatasetCache
 from service.ledger.branches import create_branch
 from service.ledger.corrections import Correct
 from service.ledger.datasets import create_dataset
-from service.ledger.fixed_plans import certified
+from service.ledger.fixed_plans import certify_plan
 from service.ledger.reservation_ends import GiveBack
 from service.ledger.reservations import Reserve, find_reservation
 from service.ledger.runs import create_run, finish_run, record_release
@@ -103,7 +103,7 @@ class Maker:
         new = NewRun.model_validate(body)
 
         def register(connection: Connection) -> None:
-            certificate = certified(connection, new)
+            certificate = certify_plan(connection, new)
             create_run(connection, new, certificate=certificate, by=self._key())
 
         if self._plainly(register):

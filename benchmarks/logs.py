@@ -71,7 +71,7 @@ def grow(connection: Connection, leaves: int) -> None:
         connection.execute(select(table.c.id)).scalars().one()
         for table in (runs, branches, distinct_events)
     ]
-    moment = bulk.stored(connection, now())
+    moment = bulk.to_driver_time(connection, now())
     log, sequence = Frontier.from_bytes(row.log_size, row.log_frontier), row.head_sequence
     while log.size < leaves:
         numbers = range(sequence + 1, sequence + 1 + min(PART, leaves - log.size))

@@ -13,7 +13,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Table, insert, select, text, update
 
-from accounting.event_counts import UNPLACED, OpenPass, Place, advance, passes_begun, starts_anew
+from accounting.event_counts import (
+    UNPLACED,
+    OpenPass,
+    Place,
+    advance,
+    count_passes_begun,
+    starts_anew,
+)
 from accounting.events import Event, Span
 from service.ledger.append.admission import count_reserved
 from service.ledger.budgets.pass_positions import opening_place, position_of
@@ -260,7 +267,7 @@ class _Counts:
         before = self.place(branch, row["first_step"])
         if by_pass(event):
             self.add(row["run_id"], event, 2, int(starts_anew(before, span)))
-            self.add(row["run_id"], event, 5, passes_begun(before, span))
+            self.add(row["run_id"], event, 5, count_passes_begun(before, span))
         more, self.passes[self.lines.at(branch, row["first_step"])] = advance(before, span)
         for one, number in more.items():
             self.add(row["run_id"], one, 1, number)

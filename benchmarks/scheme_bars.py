@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from accounting import Event, NeighboringRelation, Span, count_events, events, guarantee
-from accounting.calibration import Parameter, UnreachableError, calibrate, filled
+from accounting.calibration import Parameter, UnreachableError, calibrate, fill_spans
 from accounting.event_counts import EventCounts
 from benchmarks.bars import Bar, at_most, print_bars
 from benchmarks.schemes import ACCEPT, BATCH, DELTA, NOISE, PASSES, RATE, RECORDS, SCHEMES
@@ -84,7 +84,7 @@ def solved(run: Run, relation: NeighboringRelation) -> Found:
     noise = Parameter.NOISE_MULTIPLIER
 
     def counts_at(value: float) -> EventCounts:
-        return count_events([filled([run.span()], places=[0], parameter=noise, value=value)])
+        return count_events([fill_spans([run.span()], places=[0], parameter=noise, value=value)])
 
     start = time.perf_counter()
     try:

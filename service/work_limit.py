@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from accounting.work_limit import TooMuchWorkError, limited
+from accounting.work_limit import TooMuchWorkError, limit_work
 from service.errors import TooExpensiveError
 
 POINTS_MAX: Final = 175_000_000  # docs/guide/hostile_input.md has the seconds
@@ -26,7 +26,7 @@ def bounded(question: str, *, points: int | None = None) -> Iterator[None]:
         TooExpensiveError: it takes more.
     """
     try:
-        with limited(POINTS_MAX if points is None else points):
+        with limit_work(POINTS_MAX if points is None else points):
             yield
     except TooMuchWorkError:
         raise TooExpensiveError(

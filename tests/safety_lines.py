@@ -116,7 +116,7 @@ LINES: Final = (
     Line("accounting/renyi/moments.py", "found[:, inside] = np.where(near", "np.where(near",
          "accounting/test_safety_terms.py"),
     # What a bound is of, and what is told of it.
-    Line("accounting/accountants/unit_bound.py", "isinstance(_drawn(event), Full",
+    Line("accounting/accountants/unit_bound.py", "isinstance(_batch_sampling(event), Full",
          "isinstance(event.sampling, Full", "accounting/test_units.py"),
     Line("service/ledger/branches.py", "            _raise_alerts(connection, run.name, shares)\n",
          "            pass\n", "test_overdrafts_told.py"),

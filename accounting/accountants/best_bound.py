@@ -10,7 +10,7 @@ from accounting import work_budgets
 from accounting.accountants.best_first import (
     ACCOUNTANTS,
     ODOMETER,
-    answered,
+    ask_accountants,
     best_first,
     bounds_of,
     is_settled,
@@ -35,7 +35,7 @@ from accounting.events import (
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Bound, Guarantee, Status
 from accounting.math_library import require_accurate_library
 from accounting.rounding import rounded_down
-from accounting.work_limit import WorkCounter, attempted, left, limited
+from accounting.work_limit import WorkCounter, attempt, limit_work, remaining_points
 
 R = TypeVar("R")
 
@@ -75,11 +75,11 @@ def guarantee(
             accountant, or a status that may never be accepted.
     """
     names = _names(accountant)
-    with limited(math.inf) as meter:
+    with limit_work(math.inf) as meter:
         purse = _Purse(meter, share, meter.spent)
         counts, rounded = _few(counts)
         question = replace(_question(relation, delta, epsilon, accept, rounded), share=share)
-        found, reason, beyond = answered(counts, question, names)
+        found, reason, beyond = ask_accountants(counts, question, names)
         purse.end += beyond  # which takes nothing from what stands beside it
         headline = found[0] if found else None
         reached = headline.delta if headline else delta
@@ -132,7 +132,7 @@ def with_odometer(
     if delta is None or accountant != BEST:
         return found
     relation = found.neighboring_relation
-    read = attempted(
+    read = attempt(
         share * _beside(counts),
         lambda: best_bound(
             counts,
@@ -175,7 +175,7 @@ def with_lower_bound(bound: Bound, counts: EventCounts, *, relation: Neighboring
     """A headline of a ledger with a lower end beside it alone, where that takes little work."""
     few, rounded = _few(counts)
     lower_counts = few if rounded is None else rounded.rough_lower
-    lower = attempted(
+    lower = attempt(
         work_budgets.LOWER_END, lambda: lower_end([bound], bound, lower_counts, relation)
     )
     return replace(bound, epsilon_lower=lower)
@@ -237,7 +237,7 @@ class _Purse:
     def pays(self, points: int, compute: Callable[[], R], least: int = 0) -> R | None:
         """What a function computes within its points and what is left, or within so many."""
         rest = max(self.share * least, self.end - self.meter.spent)
-        return attempted(min(self.share * points, rest, left()), compute)
+        return attempt(min(self.share * points, rest, remaining_points()), compute)
 
 
 def _lower(
@@ -349,14 +349,14 @@ def as_if_unsampled(counts: EventCounts) -> EventCounts:
     """
     steps: Counter[Event] = Counter()
     for event, count in counts.steps.items():
-        steps[_unsampled(event)] += count
+        steps[_without_sampling(event)] += count
     return EventCounts(steps=dict(steps))
 
 
-def _unsampled(event: Event) -> Event:
+def _without_sampling(event: Event) -> Event:
     mechanism, sampling = event.mechanism, event.sampling
     if isinstance(mechanism, PrivateSelection):
-        mechanism = replace(mechanism, base=_unsampled(mechanism.base))
+        mechanism = replace(mechanism, base=_without_sampling(mechanism.base))
     elif isinstance(mechanism, Gaussian) and isinstance(sampling, PoissonUnit):
         # All rows of a record take part.
         noise = rounded_down(mechanism.noise_multiplier / sampling.rows)

@@ -20,8 +20,8 @@ from accounting.event_counts import EventCounts
 from accounting.events import TruncatedPoisson
 from accounting.guarantees import DEFAULT_ACCEPT, Bound, Status
 from accounting.pld.certified_composition import WIDTH
-from accounting.pld.interpolated_noises import interpolated_above
-from accounting.work_limit import attempted, by_itself, left
+from accounting.pld.interpolated_noises import interpolate_above
+from accounting.work_limit import attempt, by_itself, remaining_points
 
 GATHERED_MAX: Final = 160  # grouped events; the pld accountant may go on with fewer by itself
 ROUGH_SHARE: Final = 1.8  # of what gathered events may take, where little else is known
@@ -39,10 +39,10 @@ ODOMETER: Final = "odometer"
 
 def best_first(counts: EventCounts, question: Query, names: tuple[str, ...]) -> list[Bound]:
     """The finite bounds, of all steps together and kind by kind."""
-    return answered(counts, question, names)[0]
+    return ask_accountants(counts, question, names)[0]
 
 
-def answered(
+def ask_accountants(
     counts: EventCounts, question: Query, names: tuple[str, ...]
 ) -> tuple[list[Bound], str | None, float]:
     """The finite bounds, best first; why there is none; the work beyond that of all steps together.
@@ -62,9 +62,9 @@ def answered(
         )
         found = _or_split(counts, question, found, points)
         fewer = replace(question, accept=question.accept & DEFAULT_ACCEPT)
-        interpolated = any(interpolated_above.id in bound.theorems for bound in found)
+        interpolated = any(interpolate_above.id in bound.theorems for bound in found)
         if not is_settled(found) and (interpolated or _says_less(counts, fewer, question.accept)):
-            less, _, _ = answered(counts, fewer, names)
+            less, _, _ = ask_accountants(counts, fewer, names)
             found = sorted([*found, *less], key=_size)
         return found, reason, meter.spent - spent
 
@@ -77,7 +77,7 @@ def is_settled(bounds: list[Bound]) -> bool:
     return any(
         bound.accountant == "pld"
         and not {group_events.id, basic_composition.id}.intersection(bound.theorems)
-        and (interpolated_above.id not in bound.theorems or _is_narrow(bound))
+        and (interpolate_above.id not in bound.theorems or _is_narrow(bound))
         for bound in bounds
     )
 
@@ -108,9 +108,9 @@ def of_any_status(
     found: list[Bound] = []
     with by_itself() as meter:
         for name in sorted(names, key=work_budgets.ACCOUNTANT.__getitem__):
-            rest = min(points - meter.spent, left())
+            rest = min(points - meter.spent, remaining_points())
             asked = partial(bounds_of, counts, rough, (name,))
-            bounds, _ = attempted(rest, asked) or ([], None)
+            bounds, _ = attempt(rest, asked) or ([], None)
             found += bounds
     return sorted(found, key=_size)
 
@@ -144,7 +144,7 @@ def _or_split(
     def ask(part: EventCounts, asked: Query) -> list[Bound]:
         return bounds_of(part, asked, tuple(ACCOUNTANTS))[0]
 
-    split = attempted(left(), lambda: split_bound(counts, question, found, ask, points))
+    split = attempt(remaining_points(), lambda: split_bound(counts, question, found, ask, points))
     return found if split is None else [split, *found]
 
 
@@ -160,7 +160,7 @@ def bounds_of(
         if name == "rdp" and settled:
             continue
         try:
-            bound, rough = _evaluated(name, counts, question)
+            bound, rough = _ask_accountant(name, counts, question)
         except NoBoundError as failure:
             reason = str(failure)
             continue
@@ -172,7 +172,7 @@ def bounds_of(
     return sorted(found, key=_size), reason
 
 
-def _evaluated(name: str, counts: EventCounts, question: Query) -> tuple[Bound, bool]:
+def _ask_accountant(name: str, counts: EventCounts, question: Query) -> tuple[Bound, bool]:
     """An accountant's answer: of fewer events that dominate the ledger where it is too much work.
 
     And whether these are so few that another accountant may say more.
@@ -182,24 +182,24 @@ def _evaluated(name: str, counts: EventCounts, question: Query) -> tuple[Bound, 
     """
     accountant = _accountant(name, counts)
     if name != ODOMETER:  # which must hold for schedules that are chosen after a look
-        counts, question = _told(counts, question)
-    allowed = _allowed(name, counts, question)
+        counts, question = _with_known_orders(counts, question)
+    allowed = _allowed_work(name, counts, question)
     if name == "pld":
-        return _composed(accountant, counts, question, allowed)
-    bound = attempted(allowed, lambda: accountant(counts, question))
+        return _compose_pairs(accountant, counts, question, allowed)
+    bound = attempt(allowed, lambda: accountant(counts, question))
     less = replace(question, rounded=None, gathered=True, with_lower=False)
     for noises, points in (
         work_budgets.FEWER_NOISES_ODOMETER if name == ODOMETER else work_budgets.FEWER_NOISES
     ):
         fewer = dominating(counts, noises) if bound is None else counts
         if len(fewer.steps) < len(counts.steps):
-            bound = attempted(question.share * points, partial(accountant, fewer, less))
+            bound = attempt(question.share * points, partial(accountant, fewer, less))
     if bound is None:
         raise NoBoundError(REASON_WORK)
     return bound, False
 
 
-def _told(counts: EventCounts, question: Query) -> tuple[EventCounts, Query]:
+def _with_known_orders(counts: EventCounts, question: Query) -> tuple[EventCounts, Query]:
     """Both with orders that may have been used again as known ones."""
     rounded = question.rounded
     return counts.with_known_orders(), question if rounded is None else replace(
@@ -207,7 +207,7 @@ def _told(counts: EventCounts, question: Query) -> tuple[EventCounts, Query]:
     )
 
 
-def _composed(
+def _compose_pairs(
     accountant: Accountant, counts: EventCounts, question: Query, allowed: float
 ) -> tuple[Bound, bool]:
     """What pairs say: those of all events where they are little enough work, or of fewer events.
@@ -219,7 +219,7 @@ def _composed(
         if len(counts.steps) > 1 and is_hopeless(accountant, counts, question, allowed):
             spared = allowed
         else:
-            bound = attempted(allowed, lambda: accountant(counts, question))
+            bound = attempt(allowed, lambda: accountant(counts, question))
             if bound is not None:
                 return bound, False
     found = bound_of_fewer(accountant, counts, question, spared=spared)
@@ -228,7 +228,7 @@ def _composed(
     return found
 
 
-def _allowed(name: str, counts: EventCounts, question: Query) -> float:
+def _allowed_work(name: str, counts: EventCounts, question: Query) -> float:
     """What work an accountant may take to answer about a ledger as it is."""
     rounded = question.rounded
     points = work_budgets.ACCOUNTANT[name]

@@ -24,13 +24,13 @@ from accounting.bounds.event_bounds import (
     EventBound,
     NoBoundError,
     Pairs,
-    accepted,
+    filter_accepted,
     least_curve,
     total_failure,
 )
 from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.bounds.lower_bounds import lower_bound_units
-from accounting.bounds.pair_choice import chosen, close_rival
+from accounting.bounds.pair_choice import choose_bounds, close_rival
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.event_counts import EventCounts, passes_by_sampling
 from accounting.events import (
@@ -60,7 +60,7 @@ from accounting.pld.replace_one import replaced_delta, replaced_epsilon
 from accounting.renyi.conversion import rdp_delta, rdp_epsilon
 from accounting.renyi.orders import ORDERS
 from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up, sum_up
-from accounting.work_limit import attempted, left
+from accounting.work_limit import attempt, remaining_points
 
 _NO_DELTA: Final = "An odometer is read at a delta: it has no delta of an epsilon."
 _FAILURES: Final = "What may fail takes more of delta than an odometer keeps for it."
@@ -128,7 +128,7 @@ def rdp_bound(counts: EventCounts, question: Query) -> Bound:
     """
     units = counts.units()
     proved = [
-        accepted(renyi_bounds(event, question.relation), accept=question.accept)
+        filter_accepted(renyi_bounds(event, question.relation), accept=question.accept)
         for event, _ in units
     ]
     curves = [least_curve(bounds) for bounds in proved]
@@ -136,10 +136,10 @@ def rdp_bound(counts: EventCounts, question: Query) -> Bound:
     failed = total_failure(zip(proved, [count for _, count in units], strict=True))
     if question.delta is not None:
         conversion: Theorem[..., Any] = rdp_epsilon
-        left = rounded_down(question.delta - failed) if failed else question.delta
-        if left <= 0:  # the failures alone take all of delta
-            rdp, left = np.full_like(rdp, math.inf), question.delta
-        value, order = rdp_epsilon(rdp=rdp, orders=ORDERS, delta=left)
+        remaining_points = rounded_down(question.delta - failed) if failed else question.delta
+        if remaining_points <= 0:  # the failures alone take all of delta
+            rdp, remaining_points = np.full_like(rdp, math.inf), question.delta
+        value, order = rdp_epsilon(rdp=rdp, orders=ORDERS, delta=remaining_points)
     else:
         conversion = rdp_delta
         value, order = rdp_delta(rdp=rdp, orders=ORDERS, epsilon=question.epsilon or 0.0)
@@ -166,7 +166,7 @@ def gdp_bound(counts: EventCounts, question: Query) -> Bound:
     used = [
         bound
         for event, _ in units
-        for bound in accepted(gdp_bounds(event, question.relation), accept=question.accept)
+        for bound in filter_accepted(gdp_bounds(event, question.relation), accept=question.accept)
     ]
     mu = compose_gdp(mus=[bound.loss for bound in used], counts=[count for _, count in units])
     if question.delta is not None:
@@ -190,8 +190,8 @@ def pld_bound(counts: EventCounts, question: Query) -> Bound:
     if through is None:
         return _direct(counts, question)
     try:
-        rest = left() if question.width == WIDTH else _ROUGH_REST * left()
-        direct = attempted(rest, lambda: _direct(counts, question))
+        rest = remaining_points() if question.width == WIDTH else _ROUGH_REST * remaining_points()
+        direct = attempt(rest, lambda: _direct(counts, question))
     except NoBoundError:
         return through
     if direct is None:
@@ -204,18 +204,18 @@ def pld_bound(counts: EventCounts, question: Query) -> Bound:
 def _direct(counts: EventCounts, question: Query) -> Bound:
     rounded = question.rounded
     if rounded is None:
-        return _composed(counts, question)
+        return _compose(counts, question)
     # Few noises lie so near to those they are rounded to that this is tried first.
     if len(rounded.whole.steps) <= _ROUNDED_FIRST:
-        found = _composed(counts, question)
-        other = attempted(left(), lambda: interpolated_bound(rounded, question))
+        found = _compose(counts, question)
+        other = attempt(remaining_points(), lambda: interpolated_bound(rounded, question))
         return min(found, other or found, key=lambda one: (one.epsilon, one.delta))
-    points = _INTERPOLATED_SHARE * left()
-    other = attempted(points, lambda: interpolated_bound(rounded, question))
-    return other or _composed(counts, question)
+    points = _INTERPOLATED_SHARE * remaining_points()
+    other = attempt(points, lambda: interpolated_bound(rounded, question))
+    return other or _compose(counts, question)
 
 
-def _composed(counts: EventCounts, question: Query) -> Bound:
+def _compose(counts: EventCounts, question: Query) -> Bound:
     relation, accept = question.relation, question.accept
     asked = {"delta": question.delta, "epsilon": question.epsilon}
     if not question.rounded and any(isinstance(one.sampling, Shuffle) for one in counts.passes):
@@ -236,12 +236,14 @@ def least_of_choices(offered: Sequence[Offered], below: Units, question: Query) 
         question: what is asked.
     """
     asked = {"delta": question.delta, "epsilon": question.epsilon}
-    used = chosen(offered, **asked)
+    used = choose_bounds(offered, **asked)
     found = _read(used, units_of(offered, used), below, question)
     rival = close_rival(offered, used, **asked)
     if rival is None:
         return found
-    other = attempted(left(), lambda: _read(rival, units_of(offered, rival), below, question))
+    other = attempt(
+        remaining_points(), lambda: _read(rival, units_of(offered, rival), below, question)
+    )
     return min(found, other or found, key=lambda one: (one.epsilon, one.delta))
 
 
@@ -293,7 +295,7 @@ def may_go_through_null(counts: EventCounts, question: Query) -> bool:
     )
 
 
-def _attained(event: Event) -> bool:
+def _is_attained(event: Event) -> bool:
     """Whether a dataset attains the pair under replace_one, beside those of all such events."""
     return isinstance(event.mechanism, Gaussian) and isinstance(event.sampling, Full | Poisson)
 
@@ -302,7 +304,7 @@ def _through_null(counts: EventCounts, question: Query) -> Bound | None:
     """The answer through a null record, where a record is replaced and that may say more."""
     if question.rounded is not None or not may_go_through_null(counts, question):
         return None
-    if Status.DERIVED in question.accept and all(_attained(event) for event in counts.steps):
+    if Status.DERIVED in question.accept and all(_is_attained(event) for event in counts.steps):
         return None  # no bound of the ledger is below what its own pairs say
     try:
         used, units = pairs_above(counts, NeighboringRelation.REPLACE_SPECIAL, question.accept)
@@ -338,14 +340,14 @@ def odometer_bound(counts: EventCounts, question: Query) -> Bound:
     if question.delta is None:
         raise NoBoundError(_NO_DELTA)
     # Its own status counts as that of any theorem.
-    accepted(
+    filter_accepted(
         (EventBound(theorem=renyi_odometer_epsilon, assumptions=(), loss=None),),
         accept=question.accept,
     )
     used = [
         bound
         for event, _ in counts.units()
-        for bound in accepted(renyi_bounds(event, question.relation), accept=question.accept)
+        for bound in filter_accepted(renyi_bounds(event, question.relation), accept=question.accept)
     ]
     value = odometer_epsilon(
         counts, relation=question.relation, delta=question.delta, accept=question.accept

@@ -67,14 +67,14 @@ def _counts(items: Sequence[EnvelopeItem]) -> EventCounts:
     steps: Counter[Event] = Counter()
     passes: Counter[Event] = Counter()
     for item in items:
-        event = _priced(item.event)
+        event = _certified_item(item.event)
         steps[event] += item.allowed * item.unit
         if pass_length(event) is not None:
             passes[event] += item.allowed
     return EventCounts(steps=dict(steps), passes=dict(passes), begun=dict(passes))
 
 
-def _priced(event: Event) -> Event:
+def _certified_item(event: Event) -> Event:
     """The item that is certified: of a shuffled pass one release, its order told at its beginning.
 
     What a secret order hides is proved for passes that are known before the first answer.

@@ -83,7 +83,7 @@ def group_events(counts: EventCounts) -> GroupedEvents:
         Upper and lower ledgers of as many steps, and both once more but rougher.
     """
     spend(2000 * len(counts.steps))  # with what it takes to read so many
-    points, others = _sampled(counts)
+    points, others = _split_poisson_steps(counts)
     if points is None:
         return GroupedEvents(counts, counts, counts, counts, counts)
     fine, rough = _corners(points, GROUPS), _corners(points, ROUGH_GROUPS)
@@ -101,14 +101,14 @@ def group_events(counts: EventCounts) -> GroupedEvents:
 def dominating(counts: EventCounts, noises: int) -> EventCounts:
     """A ledger of far fewer distinct events that bounds one of many from above, but less closely.
 
-    It does so for an odometer, too: see `replaced`.
+    It does so for an odometer, too: see `replace_events`.
 
     Args:
         counts: units of each distinct event.
         noises: how many are left of each sampling and mechanism, at most; of Gaussian steps under
             Poisson sampling, of which any are gathered, twelve times as many.
     """
-    return replaced(counts, stronger(counts, noises))
+    return replace_events(counts, stronger(counts, noises))
 
 
 def stronger(counts: EventCounts, noises: int) -> dict[Event, Event]:
@@ -124,11 +124,11 @@ def stronger(counts: EventCounts, noises: int) -> dict[Event, Event]:
         noises: as for `dominating`.
     """
     spend(800 * len(counts.steps))
-    points, others = _sampled(counts)
+    points, others = _split_poisson_steps(counts)
     events = dict.fromkeys((*counts.passes, *counts.begun), 1) | others
     instead = _in_classes(events, noises, _above)
     if points is not None:
-        order, starts = _grouped(points, CLOUD_GROUPS * noises)
+        order, starts = _group_points(points, CLOUD_GROUPS * noises)
         noise = np.minimum.reduceat(points.noise[order], starts)
         rate = np.maximum.reduceat(points.rate[order], starts)
         for place, group in enumerate(np.split(order, starts[1:])):
@@ -137,7 +137,7 @@ def stronger(counts: EventCounts, noises: int) -> dict[Event, Event]:
     return instead
 
 
-def dominated(counts: EventCounts, noises: int) -> EventCounts:
+def dominate_from_below(counts: EventCounts, noises: int) -> EventCounts:
     """The same from below: a ledger whose steps tell no more than those of another. Lower.
 
     Each step is replaced by the one of its class with the most noise, under Poisson sampling with
@@ -148,7 +148,7 @@ def dominated(counts: EventCounts, noises: int) -> EventCounts:
         noises: as for `dominating`.
     """
     spend(800 * len(counts.steps))
-    points, others = _sampled(counts)
+    points, others = _split_poisson_steps(counts)
     by_step = {event: n for event, n in others.items() if pass_length(event) is None}
     instead = _in_classes(by_step, noises, _below)
     steps: Counter[Event] = Counter()
@@ -159,7 +159,7 @@ def dominated(counts: EventCounts, noises: int) -> EventCounts:
     return replace(counts, steps=dict(steps))
 
 
-def replaced(counts: EventCounts, instead: Mapping[Event, Event]) -> EventCounts:
+def replace_events(counts: EventCounts, instead: Mapping[Event, Event]) -> EventCounts:
     """A ledger in which events stand for others; of its loaders' new starts nothing is known.
 
     Where noise fell inside passes, an odometer charges by how far it fell, and passes that all had
@@ -271,7 +271,7 @@ class _Points:
     counts: npt.NDArray[np.object_]
 
 
-def _sampled(counts: EventCounts) -> tuple[_Points | None, dict[Event, int]]:
+def _split_poisson_steps(counts: EventCounts) -> tuple[_Points | None, dict[Event, int]]:
     """The Gaussian steps under Poisson sampling, if there are any; and all others."""
     points: list[tuple[Event, float, float, int]] = []
     others: dict[Event, int] = {}
@@ -291,7 +291,7 @@ def _sampled(counts: EventCounts) -> tuple[_Points | None, dict[Event, int]]:
 
 def _corners(points: _Points, groups: int) -> tuple[dict[Event, int], dict[Event, int]]:
     """Each group's least noise and largest rate, and the opposite, with its count."""
-    order, starts = _grouped(points, groups)
+    order, starts = _group_points(points, groups)
     noise, rate = points.noise[order], points.rate[order]
     totals = np.add.reduceat(points.counts[order], starts)
     least, most = np.minimum.reduceat(noise, starts), np.maximum.reduceat(noise, starts)
@@ -317,7 +317,7 @@ def _event(noise: float, rate: float) -> Event:
     )
 
 
-def _grouped(points: _Points, groups: int) -> tuple[Groups, Groups]:
+def _group_points(points: _Points, groups: int) -> tuple[Groups, Groups]:
     """(order, starts): points by group, and where each group starts in that order.
 
     A step costs about its standard deviation v, log v = log(rate) + log(e^(1/noise^2) - 1)/2, and

@@ -10,14 +10,14 @@ from functools import cache, partial
 from typing import Final, TypeVar
 
 from accounting import work_budgets
-from accounting.accountants.event_grouping import dominated, dominating
+from accounting.accountants.event_grouping import dominate_from_below, dominating
 from accounting.accountants.mixed_kinds import parts_of
 from accounting.accountants.queries import Query, lower_end
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Bound
 from accounting.pld.certified_composition import WIDTH
-from accounting.work_limit import TooMuchWorkError, attempted, by_itself, left
+from accounting.work_limit import TooMuchWorkError, attempt, by_itself, remaining_points
 
 R = TypeVar("R")
 
@@ -73,7 +73,7 @@ def answers_of_fewer(
         events: EventCounts | None = fewer(1)
         while events is not None:
             before = meter.spent
-            answer = attempted(points - before, partial(compute, events))
+            answer = attempt(points - before, partial(compute, events))
             if answer is None:
                 break
             found.append(answer)
@@ -126,8 +126,8 @@ def bound_of_fewer(
     points: float = work_budgets.ONE_GROUP
     if one_kind:
         points = max(question.share * work_budgets.GROUPED_EVENTS, points) + spared
-    found = answers_of_fewer(counts, compute, points=min(points, left()))
-    if not found and left() < points:
+    found = answers_of_fewer(counts, compute, points=min(points, remaining_points()))
+    if not found and remaining_points() < points:
         raise TooMuchWorkError
     return min(found, key=lambda one: (one[0].epsilon, one[0].delta), default=None)
 
@@ -156,7 +156,7 @@ def is_hopeless(
         if events <= 1:
             continue
         with by_itself() as meter:
-            if attempted(rest / events, partial(accountant, one, asked)) is None:
+            if attempt(rest / events, partial(accountant, one, asked)) is None:
                 return True
         rest -= events * meter.spent
     return False
@@ -177,5 +177,7 @@ def rough_lower_end(
         found = lower_end([bare], bare, events, relation, width=ROUGH_WIDTH)
         return 0.0 if found is None else found
 
-    found = answers_of_fewer(lower_counts, lower, points=left(), gather=dominated)
+    found = answers_of_fewer(
+        lower_counts, lower, points=remaining_points(), gather=dominate_from_below
+    )
     return max(found, default=0.0) or None

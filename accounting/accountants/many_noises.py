@@ -9,8 +9,8 @@ from accounting.accountants.queries import DELTA_MIN, Query, attained_epsilon, p
 from accounting.bounds.lower_bounds import lower_bound_units
 from accounting.guarantees import Bound, Theorem
 from accounting.pld.certified_composition import delta_bracket, epsilon_bracket, lower_epsilon
-from accounting.pld.interpolated_noises import interpolated_above, interpolated_below
-from accounting.work_limit import attempted, left
+from accounting.pld.interpolated_noises import interpolate_above, interpolate_below
+from accounting.work_limit import attempt, remaining_points
 
 _INTERPOLATED_WIDTH: Final = 1e-6  # relative: little beside what interpolating adds
 _TOO_WIDE: Final = 0.01  # relative: fewer groups, composed to the end, may then say more
@@ -22,7 +22,7 @@ def interpolated_bound(rounded: GroupedEvents, question: Query) -> Bound | None:
     Raises:
         NoBoundError: some event is dominated by no accepted pair; the text says why.
     """
-    if interpolated_above.status not in question.accept:
+    if interpolate_above.status not in question.accept:
         return None
     used, pairs = pairs_above(
         rounded.whole,
@@ -31,7 +31,7 @@ def interpolated_bound(rounded: GroupedEvents, question: Query) -> Bound | None:
         delta=question.delta,
         epsilon=question.epsilon,
     )
-    above = interpolated_above(pairs)
+    above = interpolate_above(pairs)
     if above is None:
         return None
     read: Theorem[..., Any] = epsilon_bracket
@@ -45,10 +45,10 @@ def interpolated_bound(rounded: GroupedEvents, question: Query) -> Bound | None:
     value, lower = found.upper, None
     delta = question.delta or value
     if question.with_lower and DELTA_MIN < delta < 1:
-        below = interpolated_below(lower_bound_units(rounded.whole, question.relation))
+        below = interpolate_below(lower_bound_units(rounded.whole, question.relation))
         lower = attained_epsilon(below, delta=delta, width=_INTERPOLATED_WIDTH) if below else None
     return replace(question, rounded=None).answer(
-        value, accountant="pld", used=used, composed=(read, interpolated_above), lower=lower
+        value, accountant="pld", used=used, composed=(read, interpolate_above), lower=lower
     )
 
 
@@ -66,7 +66,7 @@ def rounded_epsilon(
         upper = epsilon_bracket(above, delta=delta, width=ROUNDED_WIDTH, rough=rough_above).upper
         return upper, lower_epsilon(below, delta=delta, width=ROUNDED_WIDTH) if below else 0.0
 
-    upper, lower = attempted(left(), fine) or (math.inf, 0.0)
+    upper, lower = attempt(remaining_points(), fine) or (math.inf, 0.0)
     if not (upper < math.inf and upper - lower <= _TOO_WIDE * upper) and rough_below:
         lower = max(lower, attained_epsilon(rough_below, delta=delta) or 0.0)
     return min(upper, rough), lower or None

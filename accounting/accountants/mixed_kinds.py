@@ -17,7 +17,7 @@ from accounting.composition import basic_composition
 from accounting.event_counts import EventCounts, pass_length
 from accounting.events import Event
 from accounting.guarantees import Bound, weakest
-from accounting.work_limit import attempted, by_itself, left
+from accounting.work_limit import attempt, by_itself, remaining_points
 
 KINDS_MAX: Final = 8  # of a ledger; each takes an answer of its own
 ROUGH_WIDTH: Final = 5e-3  # relative, of what each costs alone
@@ -86,7 +86,7 @@ def split_bound(
     settled = found and found[0].accountant == "pld" and group_events.id not in found[0].theorems
     if settled and not may_go_through_null(counts, question):
         return None
-    points = min(points, left())
+    points = min(points, remaining_points())
     less = replace(
         question,
         with_lower=False,
@@ -98,7 +98,7 @@ def split_bound(
 
         def answer(part: EventCounts, asked: Query, portion: float) -> tuple[Bound | None, float]:
             before = meter.spent
-            bounds = attempted(portion * (points - before), lambda: ask(part, asked))
+            bounds = attempt(portion * (points - before), lambda: ask(part, asked))
             return bounds[0] if bounds else None, max(meter.spent - before, 1.0)
 
         known = found[0].epsilon if found else math.inf
@@ -133,7 +133,7 @@ def _best_split(
     weights, works = [1.0] * len(parts), [1.0] * len(parts)
     before: list[Bound] = []
     for turn in range(ROUNDS):
-        asked = _split(replace(question, gathered=True), weights, rough=turn == 0)
+        asked = _split_question(replace(question, gathered=True), weights, rough=turn == 0)
         found = [answer(one, each, 1.0) for one, each in zip(ones, asked, strict=True)]
         bounds = [bound for bound, _ in found if bound is not None]
         if len(bounds) < len(parts):
@@ -145,7 +145,7 @@ def _best_split(
         before = bounds
         if math.fsum(works) > _DEAR * points:
             break
-    asked = _split(question, weights)
+    asked = _split_question(question, weights)
     order = sorted(range(len(parts)), key=works.__getitem__)
     best: dict[int, Bound] = {}
     for place in order:
@@ -157,10 +157,10 @@ def _best_split(
         if bound is None:
             return None
         best[place] = bound
-    return _told([best[place] for place in range(len(parts))], question)
+    return _add_bounds([best[place] for place in range(len(parts))], question)
 
 
-def _split(question: Query, weights: list[float], *, rough: bool = False) -> list[Query]:
+def _split_question(question: Query, weights: list[float], *, rough: bool = False) -> list[Query]:
     """What is asked of each part; at first, where delta is asked for, what epsilon it needs."""
     shares = [weight * (1 - _MARGIN) / math.fsum(weights) for weight in weights]
     if question.delta is not None:
@@ -197,7 +197,7 @@ def _sum(bounds: list[Bound]) -> tuple[float, float]:
     )
 
 
-def _told(bounds: list[Bound], question: Query) -> Bound | None:
+def _add_bounds(bounds: list[Bound], question: Query) -> Bound | None:
     epsilon, delta = _sum(bounds)
     if question.delta is None:
         holds, epsilon = epsilon <= (question.epsilon or 0.0) and delta < 1, question.epsilon or 0.0

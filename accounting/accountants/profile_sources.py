@@ -12,7 +12,7 @@ from accounting.accountants.event_grouping import DISTINCT_MAX, dominating, grou
 from accounting.accountants.queries import Query, pairs_above
 from accounting.accountants.shuffled_passes import (
     bounds_with_passes,
-    guessed_aside,
+    guess_aside,
     kept_passes,
 )
 from accounting.accountants.truncated_poisson import as_poisson
@@ -27,7 +27,7 @@ from accounting.pld.pairs import GaussianPair, Units
 from accounting.rounding import rounded_up, sum_up
 from accounting.shuffling.shuffled_batches import shuffled_batches_pairs
 from accounting.subsampling.truncated import truncated_delta
-from accounting.work_limit import attempted, left, spend
+from accounting.work_limit import attempt, remaining_points, spend
 
 WIDTH: Final = 1e-4  # relative, aimed at for a delta of the profile
 # Set aside for shuffled passes, all together: at each epsilon one of these is near the best.
@@ -168,10 +168,12 @@ class _Passes:
 
     def bounds(self, epsilon: float) -> Iterator[Bound]:
         """Each is proved. Where much of one was set aside, the next has less of it."""
-        guess = attempted(_EACH * left(), partial(guessed_aside, self._offered, epsilon=epsilon))
+        guess = attempt(
+            _EACH * remaining_points(), partial(guess_aside, self._offered, epsilon=epsilon)
+        )
         aside = None if guess is None else _near(_PART * guess)
         while aside is not None:
-            bound = attempted(_EACH * left(), partial(self._composed, epsilon, aside))
+            bound = attempt(_EACH * remaining_points(), partial(self._composed, epsilon, aside))
             if bound is None:
                 return
             yield bound

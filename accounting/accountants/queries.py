@@ -10,13 +10,13 @@ from accounting.accountants.shuffled_passes import bounds_with_passes
 from accounting.bounds.dominating_pairs import bounds_offered, units_of
 from accounting.bounds.event_bounds import EventBound, Pairs
 from accounting.bounds.lower_bounds import lower_bound_units
-from accounting.bounds.pair_choice import chosen
+from accounting.bounds.pair_choice import choose_bounds
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Bound, Status, Theorem, weakest
 from accounting.pld.certified_composition import WIDTH, lower_epsilon
 from accounting.pld.pairs import Units
-from accounting.work_limit import attempted, left
+from accounting.work_limit import attempt, remaining_points
 
 DELTA_MIN: Final = 1e-290  # below, products of probabilities underflow
 
@@ -94,14 +94,14 @@ def pairs_above(
     if all(len(bounds) == 1 for bounds, _ in offered):
         used = [bounds[0] for bounds, _ in offered]
     else:
-        used = chosen(offered, delta=delta, epsilon=epsilon)
+        used = choose_bounds(offered, delta=delta, epsilon=epsilon)
     return used, units_of(offered, used)
 
 
 def attained_epsilon(below: Units, *, delta: float, width: float = WIDTH) -> float | None:
     """What is attained; None where that takes too much work, which loses no upper bound."""
-    return attempted(
-        min(work_budgets.LOWER_BOUND, left()),
+    return attempt(
+        min(work_budgets.LOWER_BOUND, remaining_points()),
         lambda: lower_epsilon(below, delta=delta, width=width),
     )
 

@@ -17,7 +17,7 @@ from accounting.bounds.event_bounds import (
     EventBound,
     Pairs,
 )
-from accounting.bounds.pair_choice import chosen, log_delta_of_moments
+from accounting.bounds.pair_choice import choose_bounds, log_delta_of_moments
 from accounting.event_counts import EventCounts, passes_by_sampling
 from accounting.events import Direction, Event, Gaussian, NeighboringRelation, Shuffle
 from accounting.guarantees import Status
@@ -32,7 +32,7 @@ from accounting.pld.pairs import Pair, Units
 from accounting.rounding import rounded_down, rounded_up
 from accounting.shuffling.partial import DATASET_SIZE_MAX
 from accounting.shuffling.shuffled_batches import PASSES_MAX, shuffled_batches_pairs
-from accounting.work_limit import attempted, left
+from accounting.work_limit import attempt, remaining_points
 
 SHARE: Final = 0.01  # of delta, set aside for all passes; it hardly matters
 # Relative, of shuffled passes with a delta set aside, whose rates were rounded by about as much;
@@ -148,16 +148,16 @@ def set_aside(
     if delta is not None:
         return SHARE * delta
     asked = epsilon or 0.0
-    aside = guessed_aside(partial(bounds_with_passes, counts, relation, accept), epsilon=asked)
+    aside = guess_aside(partial(bounds_with_passes, counts, relation, accept), epsilon=asked)
     # Moments are rough: what is set aside by them would be most of delta.
     offered = bounds_with_passes(counts, relation, accept, aside=aside)
-    above = units_of(offered, chosen(offered, epsilon=asked))
+    above = units_of(offered, choose_bounds(offered, epsilon=asked))
     read = partial(delta_bracket, above, epsilon=asked, width=_GUESS_WIDTH)
-    found = attempted(_GUESS_PART * left(), read)
+    found = attempt(_GUESS_PART * remaining_points(), read)
     return aside if found is None else SHARE * max(found.upper, _LEAST)
 
 
-def guessed_aside(offered: Callable[..., Sequence[Offered]], *, epsilon: float) -> float:
+def guess_aside(offered: Callable[..., Sequence[Offered]], *, epsilon: float) -> float:
     """Return what is set aside of a delta at an epsilon, guessed by moments alone.
 
     Args:
@@ -198,7 +198,7 @@ def delta_of_passes(above: Units, *, epsilon: float, failed: float) -> float:
 def _rougher(compose: Callable[[float], float]) -> float | None:
     """What shuffled passes cost, by the width that the work allows; None where none does."""
     for width, part in _PASSES_WIDTHS.items():
-        found = attempted(part * left(), partial(compose, width))
+        found = attempt(part * remaining_points(), partial(compose, width))
         if found is not None:
             return found
     return None

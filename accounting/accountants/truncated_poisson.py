@@ -12,7 +12,7 @@ from accounting.events import Event, NeighboringRelation, Poisson, TruncatedPois
 from accounting.guarantees import Assumption, Bound
 from accounting.rounding import rounded_down, rounded_up, sum_up
 from accounting.subsampling.truncated import exceeds_cap, truncated_delta
-from accounting.work_limit import attempted, left
+from accounting.work_limit import attempt, remaining_points
 
 # How much of delta is set aside for batches that are cut, in turn, until it is enough.
 _SHARES: Final = (1e-6, 0.5, 0.99)
@@ -61,11 +61,11 @@ def through_poisson(accountant: Accountant) -> Accountant:
     def best(counts: EventCounts, question: Query) -> Bound:
         found = as_poisson(counts, question.relation)
         # The cheap reading first: what the other pairs take must not keep it from being heard.
-        through = attempted(left(), lambda: _through(accountant, found, question))
+        through = attempt(remaining_points(), lambda: _through(accountant, found, question))
         if through is None:
             return accountant(counts, question)
         try:
-            direct = attempted(left(), lambda: accountant(counts, question))
+            direct = attempt(remaining_points(), lambda: accountant(counts, question))
         except NoBoundError:
             return through
         if direct is None:

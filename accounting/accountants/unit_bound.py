@@ -85,10 +85,10 @@ def unit_bound(
     with suppress(NoBoundError, TooManyRowsError):
         found = _pairs(counts, rows, relation, accept)
         names = sorted({theorem.id for _, _, theorem in found})
-        direct = epsilon_bracket(_composed(pair for pair, _, _ in found), delta=delta).upper
+        direct = epsilon_bracket(_compose(pair for pair, _, _ in found), delta=delta).upper
         lower_pairs = [lower_pair for _, lower_pair, _ in found if lower_pair is not None]
         if len(lower_pairs) == len(found):
-            lower = lower_epsilon(_composed(lower_pairs), delta=delta)
+            lower = lower_epsilon(_compose(lower_pairs), delta=delta)
     best = min(direct, group)
     if math.isinf(best):
         return UnitBound(rows=rows, epsilon=best, group_epsilon=group)
@@ -139,7 +139,7 @@ def _pairs(
     return found
 
 
-def _composed(counted: Iterable[Counted]) -> list[Counted]:
+def _compose(counted: Iterable[Counted]) -> list[Counted]:
     total: Counter[Pair] = Counter()
     for pair, count in counted:
         total[pair] += count
@@ -180,11 +180,11 @@ def chain_holds(counts: EventCounts, relation: NeighboringRelation) -> bool:
     then only samplings that do not depend on the size have the same bound at each link.
     """
     return relation is not NeighboringRelation.ADD_OR_REMOVE_ONE or all(
-        isinstance(_drawn(event), Full | Poisson | BallsAndBins) for event in counts.steps
+        isinstance(_batch_sampling(event), Full | Poisson | BallsAndBins) for event in counts.steps
     )
 
 
-def _drawn(event: Event) -> Sampling:
+def _batch_sampling(event: Event) -> Sampling:
     """How records come into batches; those of a selection into the batches of its trials."""
     mechanism = event.mechanism
     return mechanism.base.sampling if isinstance(mechanism, PrivateSelection) else event.sampling

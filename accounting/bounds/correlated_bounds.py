@@ -52,7 +52,7 @@ def pass_release(event: Event, relation: NeighboringRelation) -> EventBound[floa
         mu = rounded_up(mu * math.sqrt(blocks), ulps=2)
     return EventBound(
         theorem=correlated_gaussian_mu,
-        assumptions=(*correlated_gaussian_mu.assumptions, *_assumed(sampling)),
+        assumptions=(*correlated_gaussian_mu.assumptions, *_list_assumptions(sampling)),
         loss=mu,
     )
 
@@ -90,7 +90,7 @@ def pass_steps(
         replace(
             one,
             theorem=cyclic_poisson_step,
-            assumptions=(*one.assumptions, *_assumed(sampling)),
+            assumptions=(*one.assumptions, *_list_assumptions(sampling)),
             loss=times(one.loss, blocks),
             premises=(one.theorem, *one.premises),
         )
@@ -113,7 +113,7 @@ def _require_bound(
     return mechanism, sampling
 
 
-def _assumed(sampling: MinSeparation | CyclicPoisson) -> tuple[Assumption, ...]:
+def _list_assumptions(sampling: MinSeparation | CyclicPoisson) -> tuple[Assumption, ...]:
     schema = Assumption.SEPARATED_PARTICIPATION
     if isinstance(sampling, CyclicPoisson):
         schema = Assumption.CYCLIC_POISSON_SAMPLING

@@ -21,8 +21,8 @@ from accounting.bounds.event_bounds import (
     EventBound,
     NoBoundError,
     Pairs,
-    accepted,
     bound_of,
+    filter_accepted,
     reason_without_noise,
     sensitivity_of,
 )
@@ -107,7 +107,7 @@ def bounds_offered(
         NoBoundError: some event is dominated by no accepted pair; the text says why.
     """
     return [
-        (accepted(pld_bounds(event, relation), accept=accept), count)
+        (filter_accepted(pld_bounds(event, relation), accept=accept), count)
         for event, count in counts.units()
     ]
 

@@ -94,7 +94,7 @@ def sensitivity_of(relation: NeighboringRelation) -> float:
 UNKNOWN_SAMPLER = (Assumption.OTHERS_UNAFFECTED,)
 
 
-def accepted(
+def filter_accepted(
     bounds: tuple[EventBound[L], ...], *, accept: frozenset[Status]
 ) -> tuple[EventBound[L], ...]:
     """The bounds all of whose theorems have an accepted status.

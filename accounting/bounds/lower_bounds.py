@@ -20,7 +20,7 @@ from accounting.bounds.event_bounds import (
     NoBoundError,
     sensitivity_of,
 )
-from accounting.event_counts import EventCounts, pass_length, retold
+from accounting.event_counts import EventCounts, pass_length, reveal_order
 from accounting.events import (
     ApproximateDp,
     BallsAndBins,
@@ -66,7 +66,7 @@ from accounting.subsampling.replacement import TooManyCopiesError, with_replacem
 from accounting.subsampling.special import fixed_size_special_lower_pair
 from accounting.subsampling.truncated import branches
 from accounting.subsampling.units import TooManyRowsError, poisson_unit_lower_pair
-from accounting.work_limit import attempted
+from accounting.work_limit import attempt
 
 _EPSILON_MAX: Final = 600.0  # beyond, e^-epsilon may vanish, which would overstate a lower bound
 _MIRRORED_NOISE: Final = 1.0  # from which a replaced record's own pair is always the larger
@@ -83,7 +83,7 @@ def lower_bound_units(counts: EventCounts, relation: NeighboringRelation) -> Uni
     fine = len(counts.steps) <= FEW
     sharing = Counter(event.sampling for event in counts.steps)
     for event in counts.steps:
-        told = retold(event)
+        told = reveal_order(event)
         if told != event and told in counts.passes:  # which passes were used again is not known
             sharing.update((event.sampling, told.sampling) * 2)
     for event, count in counts.units():
@@ -94,7 +94,7 @@ def lower_bound_units(counts: EventCounts, relation: NeighboringRelation) -> Uni
         elif sharing[event.sampling] == 1:
             # With several noises in a pass it is not known which passes had which.
             passes = partial(_in_passes, event, counts, relation)
-            units.update(attempted(work_budgets.LOWER_BOUND // len(counts.steps), passes) or {})
+            units.update(attempt(work_budgets.LOWER_BOUND // len(counts.steps), passes) or {})
     return list(units.items())
 
 

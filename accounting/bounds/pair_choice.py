@@ -23,7 +23,7 @@ _CLOSE: Final = 1.12
 _USUAL_DELTA: Final = 1e-5  # for which pairs are chosen where a whole profile is asked for
 
 
-def chosen(
+def choose_bounds(
     offered: Sequence[Offered], *, delta: float | None = None, epsilon: float | None = None
 ) -> list[EventBound[Pairs]]:
     """One bound of each event, such that they cost least together by their moments.
@@ -70,7 +70,7 @@ def close_rival(
 
     Args:
         offered: accepted bounds of each event and how often it counts.
-        used: those that `chosen` chose.
+        used: those that `choose_bounds` chose.
         delta: at which epsilon is asked for, or
         epsilon: at which delta is.
     """
@@ -78,7 +78,7 @@ def close_rival(
         (tuple(bound for bound in bounds if bound.delta) or bounds, count)
         for bounds, count in offered
     ]
-    rival = chosen(failing, delta=delta, epsilon=epsilon)
+    rival = choose_bounds(failing, delta=delta, epsilon=epsilon)
     if rival == used:
         return None
     exponents, others = (

@@ -249,7 +249,11 @@ def _in_passes(
     """Curves of a pass: what the sampling hides, if that is known, and a Gaussian release."""
     sampling = event.sampling
     plain = _of_release(event, relation)
-    if isinstance(sampling, Shuffle) and _left_out(sampling) and relation is not ADD_OR_REMOVE_ONE:
+    if (
+        isinstance(sampling, Shuffle)
+        and _leaves_records_out(sampling)
+        and relation is not ADD_OR_REMOVE_ONE
+    ):
         stopped = _renyi(
             partial_shuffle_rdp,
             noise_multiplier=sigma,
@@ -272,7 +276,7 @@ def _in_passes(
     return (plain,)
 
 
-def _left_out(sampling: Shuffle) -> bool:
+def _leaves_records_out(sampling: Shuffle) -> bool:
     size = sampling.dataset_size
     return sampling.stops_early and size is not None and size <= DATASET_SIZE_MAX
 

@@ -189,7 +189,7 @@ def separated_sensitivity(
     schema = Participation(
         steps=len(strategy.rows), min_separation=min_separation, participations=participations
     )
-    return _separated(_overlaps(_matrix(strategy)), schema)
+    return _add_overlaps(_overlaps(_matrix(strategy)), schema)
 
 
 def sensitivity_of(strategy: Strategy, schema: Participation) -> Sensitivity:
@@ -239,7 +239,7 @@ def _best_toeplitz(units: Sequence[int], bits: int, schema: Participation) -> Se
     """By columns that overlap nowhere, by monotone coefficients, or the lesser of two bounds."""
     squared, rule, attained = _toeplitz(units, bits, schema)
     if not attained and schema.steps <= ROWS_MAX:
-        other = _separated(_overlaps(_toeplitz_matrix(units, bits, schema.steps)), schema)
+        other = _add_overlaps(_overlaps(_toeplitz_matrix(units, bits, schema.steps)), schema)
         if other < squared:
             return Sensitivity(squared=other, rule="separated", attained=False)
     return Sensitivity(squared=squared, rule=rule, attained=attained)
@@ -287,7 +287,7 @@ def _banded(strategy: BandedRows, schema: Participation) -> Sensitivity:
         rule = "one_participation" if schema.participations == 1 else "banded"
         squared = ratio_up(_best_sum(norms, schema), bits)
         return Sensitivity(squared=squared, rule=rule, attained=True)
-    squared = _separated(_overlaps(_matrix(strategy)), schema)
+    squared = _add_overlaps(_overlaps(_matrix(strategy)), schema)
     return Sensitivity(squared=squared, rule="separated", attained=False)
 
 
@@ -331,7 +331,7 @@ def _tree(schema: Participation) -> Sensitivity:
         interval = at >> level
         whole = (interval + 1) << level <= schema.steps
         overlaps += (interval[:, None] == interval) & whole[:, None]
-    return Sensitivity(squared=_separated(overlaps, schema), rule="separated", attained=False)
+    return Sensitivity(squared=_add_overlaps(overlaps, schema), rule="separated", attained=False)
 
 
 def _matrix(strategy: BandedRows) -> Array:
@@ -357,7 +357,7 @@ def _overlaps(matrix: Array) -> Array:
     return np.asarray(np.abs(matrix.T @ matrix) + 2 * error * (size.T @ size))
 
 
-def _separated(overlaps: Array, schema: Participation) -> float:
+def _add_overlaps(overlaps: Array, schema: Participation) -> float:
     """What overlaps add up to over the steps of a record, twice over. Upper."""
     spend(4 * overlaps.size * schema.participations)
     rows = _most(overlaps, schema)

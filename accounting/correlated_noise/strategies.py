@@ -82,15 +82,15 @@ class BufferedToeplitz:
         found = [1 << UNIT_BITS]
         for _ in range(1, steps):
             upper = sum(
-                _scaled_up(scale, most if scale[0] > 0 else least)
+                _scale_up(scale, most if scale[0] > 0 else least)
                 for scale, most, least in zip(scales, high, low, strict=True)
             )
             lower = -sum(
-                _scaled_up((-scale[0], scale[1]), least if scale[0] > 0 else most)
+                _scale_up((-scale[0], scale[1]), least if scale[0] > 0 else most)
                 for scale, most, least in zip(scales, high, low, strict=True)
             )
             found.append(max(upper, -lower, 0))
-            high = [_scaled_up(f, most) for f, most in zip(factors, high, strict=True)]
+            high = [_scale_up(f, most) for f, most in zip(factors, high, strict=True)]
             low = [(f[0] * least) >> f[1] for f, least in zip(factors, low, strict=True)]
         return found[:steps]
 
@@ -153,7 +153,7 @@ def whole_number(value: float) -> tuple[int, int]:
     return over, under.bit_length() - 1
 
 
-def _scaled_up(factor: tuple[int, int], units: int) -> int:
+def _scale_up(factor: tuple[int, int], units: int) -> int:
     """A product of units, rounded up."""
     return -((-factor[0] * units) >> factor[1])
 

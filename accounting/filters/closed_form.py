@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Never
 
-from accounting.bounds.event_bounds import NoBoundError, accepted
+from accounting.bounds.event_bounds import NoBoundError, filter_accepted
 from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation
@@ -129,7 +129,7 @@ class GaussianFilter(_FixedFilter):
 @cached_with_cost(maxsize=CACHE_ENTRIES)
 def _gaussian_cost(event: Event, relation: NeighboringRelation, accept: frozenset[Status]) -> Total:
     try:
-        bounds = accepted(gdp_bounds(event, relation), accept=accept)
+        bounds = filter_accepted(gdp_bounds(event, relation), accept=accept)
     except NoBoundError:
         return (1, 0)
     mu = min(bound.loss for bound in bounds)

@@ -19,8 +19,8 @@ from accounting.filters.integer_totals import (
     COUNT_MAX,
     Total,
     fraction_of,
-    left,
     plus,
+    remaining_epsilon,
     sum_of,
     times,
 )
@@ -241,7 +241,7 @@ class EnvelopeFilter:
 
     def remaining(self, total: Total) -> float:
         """What is left of epsilon, in nats. Lower, >= 0."""
-        return left(self, total)
+        return remaining_epsilon(self, total)
 
     def share(self, total: Total) -> float:
         """The share of capacity that a total uses. Upper; at most 1 if admitted, else above 1.

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from accounting.bounds.event_bounds import REPLACE_ONE, accepted, sensitivity_of
+from accounting.bounds.event_bounds import REPLACE_ONE, filter_accepted, sensitivity_of
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import (
     Event,
@@ -45,7 +45,7 @@ def losses_at(
     if plain is not None:
         spend(200 * len(orders))
         return gaussian_step_rdp(orders, *plain), 0.0
-    bounds = accepted(renyi_bounds(event, relation), accept=accept)
+    bounds = filter_accepted(renyi_bounds(event, relation), accept=accept)
     least = [min((loss_at(bound.loss, order), bound.delta) for bound in bounds) for order in orders]
     return [loss for loss, _ in least], max(delta for _, delta in least)
 

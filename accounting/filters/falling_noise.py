@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
 
-from accounting.bounds.event_bounds import NoBoundError, accepted
+from accounting.bounds.event_bounds import NoBoundError, filter_accepted
 from accounting.bounds.gdp_bounds import gdp_bounds
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.event_counts import PassCounts
@@ -83,7 +83,7 @@ def passes_total(
         unit: what a pass costs that keeps its noise.
     """
     if all(one.begun == one.passes for one in each):
-        return _kept(each, unit, len(orders))
+        return _add_constant_passes(each, unit, len(orders))
     rule = renyi_pass_rule(each[0].event.sampling, relation, accept, orders, unit)
     total, falling, seen = rule.none, 0, rule.start
     try:
@@ -92,11 +92,13 @@ def passes_total(
             total = plus(total, more)
             falling += one.begun - one.passes
     except NoBoundError:  # a pass that has no bound makes all of it infinite
-        return _kept(each, unit, len(orders))
+        return _add_constant_passes(each, unit, len(orders))
     return rule.total(total)
 
 
-def _kept(each: Sequence[PassCounts], unit: Callable[[Event], Total], orders: int) -> Total:
+def _add_constant_passes(
+    each: Sequence[PassCounts], unit: Callable[[Event], Total], orders: int
+) -> Total:
     """Passes that each kept one noise."""
     total: Total = (0,) * (2 + orders)
     for one in each:
@@ -301,7 +303,7 @@ def _curves(
     orders: tuple[float, ...],
 ) -> list[int]:
     """The curve of the steps of a pass at each order, even where it exceeds a release; or none."""
-    bounds = accepted(renyi_bounds(event, relation), accept=accept)
+    bounds = filter_accepted(renyi_bounds(event, relation), accept=accept)
     stepwise = [one.loss for one in bounds if one.theorem.id == partial_shuffle_rdp.id]
     return [
         max((loss_units(loss_at(curve, order)) for curve in stepwise), default=0)

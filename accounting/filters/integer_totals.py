@@ -111,7 +111,7 @@ class Held(Protocol):
         """The epsilon that a total stands for, in nats. Upper."""
 
 
-def left(held: Held, total: Total) -> float:
+def remaining_epsilon(held: Held, total: Total) -> float:
     """What is left of epsilon: nothing where not even the total is admitted. Lower, nats."""
     return max(0.0, rounded_down(held.epsilon - held.spent(total))) if held.admits(total) else 0.0
 
@@ -208,7 +208,7 @@ class LimitedFilter(ABC):
 
     def remaining(self, total: Total) -> float:
         """What is left of epsilon, in nats. Lower, >= 0."""
-        return left(self, total)
+        return remaining_epsilon(self, total)
 
     def admissible(self, total: Total, cost: Total) -> int:
         """How many further units of a cost the budget holds, at most COUNT_MAX."""

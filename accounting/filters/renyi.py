@@ -17,11 +17,11 @@ from accounting.filters.integer_totals import (
     Total,
     delta_limit,
     delta_units,
-    left,
     limit_units,
     loss_of,
     loss_units,
     plus,
+    remaining_epsilon,
     sum_of,
     times,
     within,
@@ -253,7 +253,7 @@ class UnionFilter:
 
     def remaining(self, total: Total) -> float:
         """What is left of epsilon, in nats. Lower, >= 0."""
-        return left(self, total)
+        return remaining_epsilon(self, total)
 
     def admissible(self, total: Total, cost: Total) -> int:
         """How many further units of a cost the budget holds, at most COUNT_MAX."""

@@ -48,16 +48,16 @@ def choose(
     if kind == ApproximateDpFilter.kind:
         return ApproximateDpFilter(epsilon=epsilon, delta=delta)
     if kind == RenyiFilter.kind:
-        (order,) = _checked(orders or (default_order(epsilon=epsilon, delta=delta),), most=1)
+        (order,) = _check_orders(orders or (default_order(epsilon=epsilon, delta=delta),), most=1)
         return RenyiFilter(order=order, epsilon=epsilon, delta=delta)
     if kind == UnionFilter.kind:
-        several = _checked(UNION_ORDERS if orders is None else orders, most=ORDERS_MAX)
+        several = _check_orders(UNION_ORDERS if orders is None else orders, most=ORDERS_MAX)
         weights = (rounded_down(1 / len(several)),) * len(several)
         return UnionFilter(orders=several, weights=weights, epsilon=epsilon, delta=delta)
     raise ValueError(f"kind: the filters are {', '.join(KINDS)}.")
 
 
-def _checked(orders: Sequence[float], *, most: int) -> tuple[float, ...]:
+def _check_orders(orders: Sequence[float], *, most: int) -> tuple[float, ...]:
     low, high = float(ORDERS[0]), float(ORDERS[-1])
     if not all(low <= order <= high for order in orders):
         raise ValueError(f"orders: each lies in [{low:g}, {high:g}].")

@@ -111,7 +111,7 @@ class Blocks:
         for row in rows[start:]:
             last = row
             while stack and _violates(stack[-1], last):
-                last = _pooled(stack.pop(), last)
+                last = _pool(stack.pop(), last)
             stack.append(last)
         columns = [np.array(column) for column in zip(*stack, strict=True)]
         return Blocks(*columns)
@@ -155,7 +155,7 @@ def _log_sum(a: float, b: float) -> float:
     return high if low == -math.inf else high + math.log1p(math.exp(low - high))
 
 
-def _pooled(first: _Row, second: _Row) -> _Row:
+def _pool(first: _Row, second: _Row) -> _Row:
     """Two blocks as one."""
     shift, noise, lipschitz, error, lipschitz_error, fresh = first
     next_shift, next_noise, grown, next_error, grown_error, _ = second

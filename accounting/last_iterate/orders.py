@@ -10,7 +10,7 @@ import numpy as np
 from accounting.last_iterate.closed_forms import cyclic_mus, worst_cyclic_mu
 from accounting.last_iterate.random_order import averaged_pair
 from accounting.last_iterate.shift import best_start_mu, shift_mu
-from accounting.last_iterate.stretches import Stretch, envelope, merged, split
+from accounting.last_iterate.stretches import Stretch, envelope, merge_stretches, split_stretches
 from accounting.pld.pairs import GaussianPair, Pair, Units
 from accounting.rounding import Array, rounded_down, rounded_up, sum_up
 
@@ -35,7 +35,7 @@ def segments_mu(
     Returns:
         mu. Upper.
     """
-    segments = Counter(tuple(merged(part)) for part in split(parts, ends))
+    segments = Counter(tuple(merge_stretches(part)) for part in split_stretches(parts, ends))
     told = sum(_steps_told(segment, places) for segment in segments) <= ARRAY_STEPS_MAX
     if len(segments) > BOUNDED_SEGMENTS_MAX:
         diameter = None  # a start from where the iterates are together is one that is allowed

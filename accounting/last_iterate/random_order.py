@@ -44,7 +44,7 @@ _FRESH = (
 )
 
 
-def grouped(mus: Array, weights: Array | None, *, groups: int) -> tuple[Array, Array]:
+def group_mus(mus: Array, weights: Array | None, *, groups: int) -> tuple[Array, Array]:
     """Few distinct mus, none below the one it stands for, and their weights.
 
     The larger half of `groups` is kept as it is: they decide delta. The rest is rounded up to
@@ -73,7 +73,7 @@ def grouped(mus: Array, weights: Array | None, *, groups: int) -> tuple[Array, A
         falling, shares = mus[order], checked_weights(weights, len(mus))[order]
     starts: Indices = np.flatnonzero(np.append(True, falling[1:] != falling[:-1]))
     if len(starts) > groups:
-        starts, values = _rounded(falling, starts, groups // 2)
+        starts, values = _round_up_groups(falling, starts, groups // 2)
     else:
         values = falling[starts]
     if shares is None:
@@ -81,7 +81,7 @@ def grouped(mus: Array, weights: Array | None, *, groups: int) -> tuple[Array, A
     return values, np.add.reduceat(shares, starts)
 
 
-def _rounded(falling: Array, starts: Indices, half: int) -> tuple[Indices, Array]:
+def _round_up_groups(falling: Array, starts: Indices, half: int) -> tuple[Indices, Array]:
     """Where groups start, and the mu that each is rounded up to."""
     exact, rest = starts[:half], falling[starts[half] :]
     top, least = rest[0], max(rest[-1], SPAN * rest[0])
@@ -159,7 +159,7 @@ def averaged_gaussian_delta(epsilon: float, *, mus: Array, weights: Array | None
     """
     if not 0 <= epsilon < math.inf:
         raise ValueError("epsilon is finite and not negative.")
-    values, shares = grouped(mus, weights, groups=GROUPS)
+    values, shares = group_mus(mus, weights, groups=GROUPS)
     return float(_average(np.array([epsilon]), values, shares)[0])
 
 
@@ -189,7 +189,7 @@ def averaged_gaussian_epsilon(delta: float, *, mus: Array, weights: Array | None
     """
     if not 0 < delta < 1:
         raise ValueError("delta lies in (0, 1).")
-    values, shares = grouped(mus, weights, groups=GROUPS)
+    values, shares = group_mus(mus, weights, groups=GROUPS)
 
     def holds(epsilon: float) -> bool:
         return bool(_average(np.array([epsilon]), values, shares)[0] <= delta)
@@ -228,7 +228,7 @@ def averaged_pair(*, mus: Array, weights: Array | None = None) -> DensePair:
     Raises:
         ValueError: an argument is out of range.
     """
-    values, shares = grouped(mus, weights, groups=PAIR_GROUPS)
+    values, shares = group_mus(mus, weights, groups=PAIR_GROUPS)
     if not values[0] > 0:
         raise ValueError("mus are not all zero.")
 

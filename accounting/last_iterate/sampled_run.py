@@ -95,7 +95,7 @@ def _powers(c: float, count: int) -> float:
     return math.expm1(exponent) / (c - 1) if exponent < 700 else math.inf
 
 
-def carried(c: float, last_steps: int) -> float:
+def carried_share(c: float, last_steps: int) -> float:
     """A_R = c^(2R) / (1 + c^2 + ... + c^(2R-2)): what is left of a squared distance. Upper.
 
     Args:
@@ -145,7 +145,9 @@ def units_of(run: SampledRun, choice: SampledChoice) -> Units:
 
 def shift_of(run: SampledRun, choice: SampledChoice) -> float:
     """The Gaussian part: the distance carried to the end, over its part of the noise. Upper."""
-    mu = run.distance(choice.last_steps) * math.sqrt(carried(run.step_lipschitz, choice.last_steps))
+    mu = run.distance(choice.last_steps) * math.sqrt(
+        carried_share(run.step_lipschitz, choice.last_steps)
+    )
     if mu == 0:
         return 0.0
     left = 1 - choice.noise_share

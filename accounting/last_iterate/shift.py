@@ -100,7 +100,7 @@ class _Run:
         return _Run(self.lipschitz[first:], moved, self.noises[first:], fresh)
 
 
-def _checked(name: str, values: Array, count: int | None = None) -> Array:
+def _check_values(name: str, values: Array, count: int | None = None) -> Array:
     """An array of numbers that are not negative.
 
     Raises:
@@ -115,12 +115,12 @@ def _checked(name: str, values: Array, count: int | None = None) -> Array:
 
 
 def _run(lipschitz: Array, sensitivities: Array, noises: Array) -> _Run:
-    constants = _checked("lipschitz", lipschitz)
+    constants = _check_values("lipschitz", lipschitz)
     count = len(constants)
     return _Run(
         constants,
-        _checked("sensitivities", sensitivities, count),
-        _checked("noises", noises, count),
+        _check_values("sensitivities", sensitivities, count),
+        _check_values("noises", noises, count),
         np.zeros(count, dtype=bool),
     )
 
@@ -171,7 +171,7 @@ def shift_mu(
     run = _run(lipschitz, sensitivities, noises).after(0, _length("start", start))
     if residuals is None:
         return run.mu()
-    return _with_residuals(run, _checked("residuals", residuals, len(run.shifts)), start > 0)
+    return _with_residuals(run, _check_values("residuals", residuals, len(run.shifts)), start > 0)
 
 
 def _with_residuals(run: _Run, residuals: Array, apart: bool) -> float:
@@ -190,7 +190,7 @@ def _with_residuals(run: _Run, residuals: Array, apart: bool) -> float:
     return min(found)
 
 
-def _bounded(run: _Run, diameter: float) -> float:
+def _bound_within_diameter(run: _Run, diameter: float) -> float:
     """The least mu over all steps before which the iterates may be taken as a diameter apart."""
     least = run.mu()
     if diameter < math.inf:
@@ -228,10 +228,12 @@ def best_start_mu(
     Raises:
         ValueError: an argument is negative, not a number, or of another shape.
     """
-    return _bounded(_run(lipschitz, sensitivities, noises), _length("diameter", diameter))
+    return _bound_within_diameter(
+        _run(lipschitz, sensitivities, noises), _length("diameter", diameter)
+    )
 
 
-def _shown(run: _Run, releases: Sequence[int]) -> list[int]:
+def _first_steps(run: _Run, releases: Sequence[int]) -> list[int]:
     """The first steps of the stretches between releases; each stretch begins with both together.
 
     Raises:
@@ -273,7 +275,7 @@ def unbounded_released_mu(
         ValueError: an argument is negative, not a number, of another shape or out of range.
     """
     run = _run(lipschitz, sensitivities, noises)
-    _shown(run, releases)
+    _first_steps(run, releases)
     return run.mu()
 
 
@@ -312,12 +314,14 @@ def bounded_released_mu(
         ValueError: an argument is negative, not a number, of another shape or out of range.
     """
     run, length = _run(lipschitz, sensitivities, noises), _length("diameter", diameter)
-    firsts = _shown(run, releases)
+    firsts = _first_steps(run, releases)
     if len(firsts) > STRETCHES_MAX:
         return run.mu()
     ends = [*firsts[1:], len(run.shifts)]
     stretches = (run.part(first, end) for first, end in zip(firsts, ends, strict=True))
-    return rounded_up(math.hypot(*(_bounded(part, length) for part in stretches)), ulps=4)
+    return rounded_up(
+        math.hypot(*(_bound_within_diameter(part, length) for part in stretches)), ulps=4
+    )
 
 
 def released_mu(

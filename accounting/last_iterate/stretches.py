@@ -54,7 +54,7 @@ def stretches(
             rate = declared.learning_rate[stage - 1].learning_rate
             found.append(_stretch(until - first_step, rate, sigma, declared, reach, batch_sizes))
             first_step = until
-    return merged(found)
+    return merge_stretches(found)
 
 
 def _stretch(
@@ -91,7 +91,7 @@ def _constant(rate: float, size: int, declared: Declared) -> float:
     return rounded_up(constant + (2 + constant) * 2.0**-50, ulps=4)
 
 
-def merged(parts: Iterable[Stretch]) -> list[Stretch]:
+def merge_stretches(parts: Iterable[Stretch]) -> list[Stretch]:
     """Adjacent equal stretches as one."""
     found: list[Stretch] = []
     for part in parts:
@@ -111,7 +111,7 @@ def envelope(parts: Sequence[Stretch]) -> Stretch:
     )
 
 
-def split(parts: Sequence[Stretch], ends: Sequence[int]) -> list[list[Stretch]]:
+def split_stretches(parts: Sequence[Stretch], ends: Sequence[int]) -> list[list[Stretch]]:
     """The stretches of each segment; `ends` rise and the last is the number of steps."""
     segments: list[list[Stretch]] = [[]]
     done, at = 0, 0

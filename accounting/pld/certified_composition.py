@@ -27,7 +27,7 @@ from accounting.pld.contour.inversion import NoDecayError, log_total_moments
 from accounting.pld.contour.real_moments import LADDER, LOG_BEST_SHARE, NoMomentsError
 from accounting.pld.exact_search import exact_epsilon
 from accounting.pld.lattice.lattice_bounds import End, lattice_delta, lattice_epsilon
-from accounting.pld.multinomial import counted, counted_delta
+from accounting.pld.multinomial import counted_delta, find_few_counts
 from accounting.pld.pairs import (
     DensePair,
     DiscretePair,
@@ -40,7 +40,7 @@ from accounting.pld.pairs import (
 from accounting.pld.rare_losses import are_rare, rare_bracket, rare_delta
 from accounting.pld.tails import profile
 from accounting.rounding import UNIT_ROUNDOFF
-from accounting.work_limit import attempted, cached_with_cost
+from accounting.work_limit import attempt, cached_with_cost
 
 WIDTH: Final = 1e-8  # relative, aimed at where the contour serves
 LATTICE_WIDTH: Final = 5e-4  # and where the lattice does
@@ -301,7 +301,7 @@ def _on_lattice(
     """A bracket; None where the lattice cannot serve, or takes more than it is worth."""
     most = work_budgets.LATTICE_OF_RARE_LOSSES if are_rare(units) else math.inf
     try:
-        return attempted(most, compute)
+        return attempt(most, compute)
     except ArithmeticError:  # it cannot serve these units at all
         return None
 
@@ -358,7 +358,7 @@ def _read_exactly(
         pair = units[0][0]
         return lambda epsilon: profile(pair, direction=direction, epsilon=epsilon)
     discrete = [(pair, count) for pair, count in units if isinstance(pair, DiscretePair)]
-    few = counted(discrete) if len(discrete) == len(units) else None
+    few = find_few_counts(discrete) if len(discrete) == len(units) else None
     if few is not None:
         return lambda epsilon: counted_delta(few, direction=direction, epsilon=epsilon)
     return None

@@ -56,7 +56,7 @@ def interpolate_noises(units: Units, *, upper: bool) -> Units | None:
             found.append((pair, count))
     for steps in kinds.values():
         for cell in _cells(steps):
-            found += _coins(cell) if upper else _prolonged(cell)
+            found += _coins(cell) if upper else _prolong_cell(cell)
     return found if 2 * len(found) <= len(units) else None
 
 
@@ -66,7 +66,7 @@ def interpolate_noises(units: Units, *, upper: bool) -> Units | None:
     status=Status.DERIVED,
     relations=tuple(NeighboringRelation),
 )
-def interpolated_above(units: Units) -> Units | None:
+def interpolate_above(units: Units) -> Units | None:
     """Fewer pairs that together dominate those of many noises: coins between neighbouring noises.
 
     With v = 2 Phi(r/(2 sigma)) - 1, r the distance of the means, the profile of a Gaussian step
@@ -82,7 +82,7 @@ def interpolated_above(units: Units) -> Units | None:
     return interpolate_noises(units, upper=True)
 
 
-def interpolated_below(units: Units) -> Units | None:
+def interpolate_below(units: Units) -> Units | None:
     """Fewer pairs that those of many noises dominate: lines through two larger noises. Lower."""
     return interpolate_noises(units, upper=False)
 
@@ -160,7 +160,7 @@ def _coins(cell: _Cell) -> list[tuple[Pair, int]]:
     return [*_steps(cell.near, cell.far, shares, counts), *left]
 
 
-def _prolonged(cell: _Cell) -> list[tuple[Pair, int]]:
+def _prolong_cell(cell: _Cell) -> list[tuple[Pair, int]]:
     """Steps that those of a cell dominate."""
     coins, shares, counts, left = [], [], [], []
     near, far = cell.far, cell.beyond
@@ -204,4 +204,4 @@ def _steps(
     return [(steps, 1)]
 
 
-THEOREMS = (interpolated_above,)
+THEOREMS = (interpolate_above,)

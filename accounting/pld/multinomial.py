@@ -31,7 +31,7 @@ class Outcomes:
     error: Array  # bound on the absolute error of either logarithm
 
 
-def counted(
+def find_few_counts(
     units: Sequence[tuple[DiscretePair, int]],
 ) -> tuple[tuple[DiscretePair, int], ...] | None:
     """The units, if their counts are few; else None."""

@@ -211,7 +211,7 @@ def shuffle_lower_delta(
     of = _pass_of(noise_multiplier, batches, steps, relation)
 
     def score(thresholds: Array) -> Array:
-        kept = _kept(of, thresholds)
+        kept = _lower_tail(of, thresholds)
         logs = epsilon + _log_above(of, thresholds)
         lost = np.exp(np.minimum(logs + _log_error(logs), 1.0))
         return np.asarray(kept - lost)
@@ -219,7 +219,7 @@ def shuffle_lower_delta(
     return max(0.0, rounded_down(_highest(score, 2.0 + REACH * of.sigma)))
 
 
-def _kept(of: _Pass, thresholds: Array) -> Array:
+def _lower_tail(of: _Pass, thresholds: Array) -> Array:
     """P's chance that the largest sum is above. Lower."""
     tails = _tails(of, thresholds, 2.0)
     return np.asarray(tails.above * (1 - tails.above_error) - TINY)
@@ -255,7 +255,7 @@ def shuffle_lower_epsilon(
     of = _pass_of(noise_multiplier, batches, steps, relation)
 
     def score(thresholds: Array) -> Array:
-        surplus = (_kept(of, thresholds) - delta) * (1 - LIBRARY)
+        surplus = (_lower_tail(of, thresholds) - delta) * (1 - LIBRARY)
         gained = np.log(np.maximum(surplus, TINY))
         gained = np.where(surplus > TINY, gained - _log_error(gained), -np.inf)
         return np.asarray(gained - _log_above(of, thresholds))

@@ -138,10 +138,10 @@ class _Cells:
 
     def table(self, *, upper: bool) -> Table:
         """The law on the grid, without its ends."""
-        return _trimmed(self.outward()) if upper else _shortened(self.inward())
+        return _trim(self.outward()) if upper else _shorten(self.inward())
 
 
-def _kept(table: Table) -> tuple[int, int]:
+def _find_support(table: Table) -> tuple[int, int]:
     """First and last index of the atoms other than zero that hold more than next to nothing."""
     below = np.cumsum(table.masses)
     above = np.cumsum((table.places * table.masses)[::-1])
@@ -150,16 +150,16 @@ def _kept(table: Table) -> tuple[int, int]:
     return max(first, int(table.places[0] == 0)), last
 
 
-def _shortened(table: Table) -> Table:
-    return table.part(*_kept(table))
+def _shorten(table: Table) -> Table:
+    return table.part(*_find_support(table))
 
 
-def _trimmed(table: Table) -> Table:
+def _trim(table: Table) -> Table:
     """An upper table without its ends: f(x) <= f(0) + x f'(inf) for every convex f.
 
     What is added also makes up for products too small for doubles.
     """
-    kept = table.part(*_kept(table))
+    kept = table.part(*_find_support(table))
     return Table(
         np.append(0.0, kept.places),
         np.append(table.masses[0] + LOST, kept.masses),
@@ -215,7 +215,7 @@ def _one_step(sigma: float, *, upper: bool) -> Table:
     return cells.table(upper=upper)
 
 
-def _thinned(table: Table, factor: int, *, sigma: float, upper: bool) -> Table:
+def _thin(table: Table, factor: int, *, sigma: float, upper: bool) -> Table:
     """The table on every `factor`-th of its places, and on more where they lie far apart."""
     places = table.places[table.places > 0]
     apart = np.diff(np.floor(2 * sigma * np.log(places)), prepend=0.0) > 0
@@ -226,7 +226,7 @@ def _thinned(table: Table, factor: int, *, sigma: float, upper: bool) -> Table:
     return cells.outward() if upper else cells.inward()
 
 
-def _added(one: Table, other: Table, *, sigma: float, upper: bool) -> Table:
+def _add(one: Table, other: Table, *, sigma: float, upper: bool) -> Table:
     """The law of the sum of two independent parts of S; `one` is the larger part."""
     mean = float(one.places @ one.masses)
     top = float(one.places[-1] + other.places[-1])
@@ -246,7 +246,7 @@ def _added(one: Table, other: Table, *, sigma: float, upper: bool) -> Table:
             cells.add(Table(rows.places, 2 * rows.masses), one.part(end, stop))
     if one is other:  # and a row further out meets the centre for both
         masses[start:stop] *= 2
-    thin = _thinned(Table(other.places, masses), _THIN, sigma=sigma, upper=upper)
+    thin = _thin(Table(other.places, masses), _THIN, sigma=sigma, upper=upper)
     for first, last in ((0, start), (stop, len(one.places))):
         for row in range(first, last, _ROWS):
             spend(4 * _ROWS * len(thin.places))
@@ -285,12 +285,12 @@ def mean_table(sigma: float, steps: int, *, upper: bool) -> Table:
     found, count = single, 1
     for bit in bin(steps)[3:]:
         half = found.scaled(0.5)
-        found, count = _added(half, half, sigma=sigma, upper=upper), 2 * count
+        found, count = _add(half, half, sigma=sigma, upper=upper), 2 * count
         if bit == "1":
             # The one is a small part of the sum: it may be known less well.
             factor = min(max(math.isqrt(count) // 2, 1), _THIN_MAX)
-            few = _thinned(single, factor, sigma=sigma, upper=upper)
+            few = _thin(single, factor, sigma=sigma, upper=upper)
             few = Table(few.places, few.masses, few.infinite + single.infinite)
             parts = found.scaled(count / (count + 1)), few.scaled(1 / (count + 1))
-            found, count = _added(*parts, sigma=sigma, upper=upper), count + 1
+            found, count = _add(*parts, sigma=sigma, upper=upper), count + 1
     return found

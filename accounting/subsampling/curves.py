@@ -28,7 +28,7 @@ REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
 COPIES_FAIL: Final = 1e-18  # chance of more copies in a batch than a curve provides for
 
 
-def _mixed(parts: list[tuple[float, Array]], orders: Array) -> Array:
+def _mix(parts: list[tuple[float, Array]], orders: Array) -> Array:
     """The curve whose J is the weighted sum. Upper, shape (k,)."""
     logs = [
         math.log(rounded_up(weight, ulps=LIBRARY_ULPS)) + moments
@@ -87,7 +87,7 @@ def truncated_poisson_rdp(
             (chances.full_chance, chances.kept_rate, True),
         ]
         found.append(
-            _mixed(
+            _mix(
                 [
                     (chance, _branch(rate, noise_multiplier, relation, orders, full=full))
                     for chance, rate, full in parts
@@ -168,7 +168,7 @@ def with_replacement_rdp(
             else swap_moments(noise_multiplier=sigma, rate=rate, orders=orders)
         )
         parts.append((float(chance) / rate * (1 + CHANCE_ERROR), moments))
-    return _mixed(parts, orders)
+    return _mix(parts, orders)
 
 
 @theorem(

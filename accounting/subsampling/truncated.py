@@ -94,12 +94,14 @@ def truncated_poisson_pair(*, noise_multiplier: float, sampling: TruncatedPoisso
             (found.open_chance, _poisson(noise_multiplier, q)),
             (found.full_chance, _poisson(half, found.kept_rate)),
         )
-        removed = np.maximum(removed, _mixed(parts, losses, Direction.REMOVE))
-        added = np.maximum(added, _mixed(parts, losses, Direction.ADD))
+        removed = np.maximum(removed, _mix_profiles(parts, losses, Direction.REMOVE))
+        added = np.maximum(added, _mix_profiles(parts, losses, Direction.ADD))
     return profile_pair(losses, removed=removed, added=added)
 
 
-def _mixed(parts: tuple[tuple[float, Pair], ...], losses: Array, direction: Direction) -> Array:
+def _mix_profiles(
+    parts: tuple[tuple[float, Pair], ...], losses: Array, direction: Direction
+) -> Array:
     total = np.zeros_like(losses)
     for chance, pair in parts:
         if chance > 0:
@@ -182,7 +184,7 @@ def truncated_poisson_replace_pair(
     if found.kept_rate < 1:
         swap = SymmetricPair(near=far, far=far, sampling_probability=found.kept_rate)
     parts = ((found.open_chance, step), (found.full_chance, swap))
-    profile = _mixed(parts, losses, Direction.REMOVE)
+    profile = _mix_profiles(parts, losses, Direction.REMOVE)
     return profile_pair(losses, removed=profile, added=profile)
 
 

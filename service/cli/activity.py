@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.options import DatabaseOption, failed, open_ledger
+from service.cli.options import DatabaseOption, build_failure, open_ledger
 from service.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def audit(
             for line in chain([head], first, lines):
                 typer.echo("\t".join(line))
     except LedgerError as error:
-        raise failed(error.detail) from None
+        raise build_failure(error.detail) from None
 
 
 def _acts(
@@ -64,8 +64,8 @@ def _acts(
 
 def _entries(connection: "Connection", by: str, dataset: str | None) -> Iterator[tuple[str, ...]]:
     """Which entries of which branches a key recorded."""
-    from service.transparency.activity import Stretch, recorded_by
+    from service.transparency.activity import Stretch, find_stretches
 
     yield Stretch._fields
-    for stretch in recorded_by(connection, by, dataset):
+    for stretch in find_stretches(connection, by, dataset):
         yield tuple(map(str, stretch))

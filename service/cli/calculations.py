@@ -20,7 +20,7 @@ from accounting.event_counts import EventCounts, count_events
 from accounting.events import Gaussian, Laplace, MatrixGaussian, NeighboringRelation, Span
 from accounting.guarantees import Guarantee, Theorem, covering
 from service.errors import InvalidRequestError, NotFoundError
-from service.ledger.hidden_iterates import hidden_of, with_hidden_state_bound
+from service.ledger.hidden_iterates import read_hidden, with_hidden_state_bound
 from service.schemas.event_codec import spans_of
 from service.schemas.ledger_document import LedgerDocument, outside_of
 from service.schemas.requests import accepted_statuses
@@ -37,7 +37,7 @@ def account_document(document: LedgerDocument, *, delta: float, accountant: str)
         ValueError: there is no such accountant.
     """
     counts, corrected = document.counts(), document.corrected_counts()
-    accept, hidden = accepted_statuses(document.accept), hidden_of(document)
+    accept, hidden = accepted_statuses(document.accept), read_hidden(document)
     relation = NeighboringRelation(document.neighboring_relation)
 
     given: dict[str, Any] = {"delta": delta, "accountant": accountant}
@@ -76,7 +76,7 @@ class Solution:
         return found if len({noise for _, noise in found}) > 1 else []
 
 
-def calibrated(
+def calibrate_document(
     document: LedgerDocument,
     *,
     parameter: Parameter,
@@ -104,7 +104,7 @@ def calibrated(
     def spans_at(value: float) -> list[Span]:
         if parameter is Parameter.NOISE_MULTIPLIER:
             return calibration.louder(spans, value=value)
-        return calibration.filled(spans, places=places, parameter=parameter, value=value)
+        return calibration.fill_spans(spans, places=places, parameter=parameter, value=value)
 
     try:
         found = calibration.calibrate(
@@ -146,7 +146,7 @@ def _places(spans: Sequence[Span], parameter: Parameter) -> list[int]:
     return found
 
 
-def evaluated(bound: str, parameters: Any) -> Any:
+def evaluate_theorem(bound: str, parameters: Any) -> Any:
     """The value of a theorem of the registry, as JSON would have it.
 
     Args:
@@ -178,12 +178,12 @@ def _arguments(theorem: Theorem[..., Any], parameters: Any) -> dict[str, Any]:
         if name not in parameters and one.default is inspect.Parameter.empty:
             raise InvalidRequestError(f"--params.{name}", "must be given")
     return {
-        name: _converted(value, hints[name], f"--params.{name}")
+        name: _convert_value(value, hints[name], f"--params.{name}")
         for name, value in parameters.items()
     }
 
 
-def _converted(value: Any, hint: Any, where: str) -> Any:
+def _convert_value(value: Any, hint: Any, where: str) -> Any:
     """A JSON value as what a parameter takes."""
     origin = typing.get_origin(hint)
     if origin is np.ndarray:
@@ -200,7 +200,7 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
         return value
     inner = typing.get_args(hint)
     if isinstance(value, list) and inner and isinstance(origin, type):
-        return [_converted(one, inner[0], f"{where}[{i}]") for i, one in enumerate(value)]
+        return [_convert_value(one, inner[0], f"{where}[{i}]") for i, one in enumerate(value)]
     raise InvalidRequestError(where, "cannot be given on the command line")
 
 

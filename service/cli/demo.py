@@ -167,7 +167,7 @@ def train(
 
     rng = np.random.default_rng(SEED)
     weights = np.zeros((digits.train_images.shape[1], CLASSES))
-    task = progress.add_task(scheme.title, total=_STEPS, epsilon=_told(0.0))
+    task = progress.add_task(scheme.title, total=_STEPS, epsilon=_describe_epsilon(0.0))
     with client.start_run(
         scheme.run,
         DATASET,
@@ -182,9 +182,9 @@ def train(
             run.step()  # counted before it is taken
             images, labels = digits.train_images[batch], digits.train_labels[batch]
             weights -= _LEARNING_RATE * noisy_gradient(weights, images, labels, rng)
-            progress.update(task, advance=1, epsilon=_told(run.epsilon or 0.0))
+            progress.update(task, advance=1, epsilon=_describe_epsilon(run.epsilon or 0.0))
         guarantee = run.guarantee()
-        progress.update(task, epsilon=_told(guarantee["epsilon"]))
+        progress.update(task, epsilon=_describe_epsilon(guarantee["epsilon"]))
     if guarantee["steps"] != _STEPS:
         raise DemoError(f"{scheme.run}: {_STEPS} steps ran and {guarantee['steps']} were recorded.")
     guesses = (digits.test_images @ weights).argmax(axis=1)
@@ -263,7 +263,7 @@ def _show_log(log: Path) -> None:
         _err.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
-def recomputed(document: dict[str, Any]) -> float | None:
+def recompute_epsilon(document: dict[str, Any]) -> float | None:
     """Epsilon from a ledger document alone: no service, no database; nats, upper."""
     ledger = LedgerDocument.model_validate(document)
     return accounting.guarantee(
@@ -274,7 +274,7 @@ def recomputed(document: dict[str, Any]) -> float | None:
     ).epsilon
 
 
-def _told(epsilon: float) -> str:
+def _describe_epsilon(epsilon: float) -> str:
     return str(up_to_places(epsilon, _PLACES))
 
 
@@ -284,14 +284,17 @@ def show(outcomes: list[Outcome], composed: float) -> None:
     table.add_column("test accuracy", justify="right")
     table.add_column(f"epsilon (upper, delta {_DELTA:g})", justify="right")
     for outcome in outcomes:
-        table.add_row(outcome.scheme.title, f"{outcome.accuracy:.1%}", _told(outcome.epsilon))
+        table.add_row(
+            outcome.scheme.title, f"{outcome.accuracy:.1%}", _describe_epsilon(outcome.epsilon)
+        )
     _out.print()
     _out.print(table)
     _out.print(
         WHY.format(steps=_STEPS, rate=STEPS_PER_PASS, passes=_PASSES), highlight=False, end="\n\n"
     )
     _out.print(
-        f"Both runs used the same records: the dataset has spent epsilon {_told(composed)}.",
+        "Both runs used the same records: the dataset has spent epsilon "
+        f"{_describe_epsilon(composed)}.",
         highlight=False,
     )
 
@@ -329,11 +332,12 @@ def _demonstrate(url: str, digits: Digits, folder: Path) -> None:
         composed = client.dataset_guarantee(DATASET, delta=_DELTA)["epsilon"]
         ledger = client.ledger(schemes[0].run)
     show(outcomes, composed)
-    told, found = outcomes[0].epsilon, recomputed(ledger)
+    told, found = outcomes[0].epsilon, recompute_epsilon(ledger)
     if found is None or not math.isclose(told, found, rel_tol=_AGREEMENT):
         raise DemoError(f"The service said epsilon {told!r} and the ledger gives {found!r}.")
     _out.print(
-        f"Recomputed offline from the Poisson run's ledger document: {_told(found)}. Both agree.",
+        "Recomputed offline from the Poisson run's ledger document: "
+        f"{_describe_epsilon(found)}. Both agree.",
         highlight=False,
     )
 

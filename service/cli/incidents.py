@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from service.cli.service_client import Service, UrlOption, exit_on_refusal, named
+from service.cli.service_client import Service, UrlOption, exit_on_refusal, quote_name
 
 incidents = typer.Typer(
     help="Incidents: list them, and say what was done about them.",
@@ -76,5 +76,5 @@ def reopen(incident: IncidentArgument, text: TextOption = None, url: UrlOption =
 def _note(incident: str, url: str | None, **note: Any) -> None:
     body = {name: value for name, value in note.items() if value is not None}
     with exit_on_refusal():
-        found = Service(url).post(f"/v1/incidents/{named(incident)}/notes", body)
+        found = Service(url).post(f"/v1/incidents/{quote_name(incident)}/notes", body)
     typer.echo(found["state"])

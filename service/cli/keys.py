@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.options import DatabaseOption, failed, open_ledger
+from service.cli.options import DatabaseOption, build_failure, open_ledger
 from service.errors import InvalidRequestError, LedgerError
 
 keys = typer.Typer(
@@ -42,7 +42,7 @@ def create_key(
     from service.storage.engine import transaction
 
     if scope not in list(Role):
-        raise failed(f"--scope: must be one of {', '.join(Role)}")
+        raise build_failure(f"--scope: must be one of {', '.join(Role)}")
     try:
         terms = Terms(
             datasets=frozenset(dataset) if dataset else None,
@@ -53,7 +53,7 @@ def create_key(
         with open_ledger(database, begin=True) as engine, transaction(engine) as connection:
             key = create_key(connection, name=name, scope=Role(scope), person=person, terms=terms)
     except LedgerError as error:
-        raise _refused(error) from None
+        raise _build_refusal(error) from None
     typer.echo(key)  # once it is stored
 
 
@@ -67,7 +67,7 @@ def list_keys(database: DatabaseOption = None) -> None:
     with open_ledger(database) as engine, snapshot(engine) as connection:
         typer.echo("\t".join(_COLUMNS))
         for row in list_keys(connection):
-            typer.echo("\t".join(_shown(row)))
+            typer.echo("\t".join(_key_row(row)))
 
 
 @keys.command("rotate")
@@ -89,7 +89,7 @@ def rotate_key(
                 connection, name, grace_seconds=grace_seconds, expires_at=_moment(expires)
             )
     except LedgerError as error:
-        raise _refused(error) from None
+        raise _build_refusal(error) from None
     typer.echo(key)
 
 
@@ -107,7 +107,7 @@ def revoke_key(
         with open_ledger(database) as engine, transaction(engine) as connection:
             revoke_key(connection, name, reason=reason)
     except LedgerError as error:
-        raise failed(error.detail) from None
+        raise build_failure(error.detail) from None
 
 
 _COLUMNS = (
@@ -116,7 +116,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _shown(row: Any) -> tuple[str, ...]:
+def _key_row(row: Any) -> tuple[str, ...]:
     from service.clock import stamp
     from service.identity.keys import person_of, terms_of
 
@@ -157,9 +157,9 @@ def _moment(text: str | None) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def _refused(error: LedgerError) -> typer.Exit:
+def _build_refusal(error: LedgerError) -> typer.Exit:
     """A refusal, in the words of the options."""
     if isinstance(error, InvalidRequestError):
         location, colon, message = error.detail.partition(":")
-        return failed(f"--{location.replace('_', '-')}{colon}{message}")
-    return failed(error.detail)
+        return build_failure(f"--{location.replace('_', '-')}{colon}{message}")
+    return build_failure(error.detail)

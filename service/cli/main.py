@@ -97,7 +97,7 @@ def options(
     """Record and limit the privacy loss of machine-learning training."""
 
 
-def _stopped(_number: int, _frame: object) -> None:
+def _stop(_number: int, _frame: object) -> None:
     # Uvicorn raises the signal again once every accepted request is answered: that is success.
     raise SystemExit(0)
 
@@ -144,7 +144,7 @@ def _serve_by_workers(
     from service.identity.first_key import first_key
 
     require_several(settings)
-    _migrated(settings.database_url, allowed=lambda: first_key(settings))
+    _migrate(settings.database_url, allowed=lambda: first_key(settings))
     options = [
         word for name, value in given.items() if value is not None for word in (name, str(value))
     ]
@@ -180,7 +180,7 @@ def _serve(settings: Any, sockets: list[socket.socket], *, greets: bool = True) 
     settle()
     # From here on: what a signal raises within a collection of garbage would be lost.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stopped)
+        signal.signal(number, _stop)
     addresses = [(one.getsockname()[0], one.getsockname()[1]) for one in sockets]
     greeting = Greeting(settings.host, addresses, application.state.keys)
     server = Server(
@@ -213,12 +213,12 @@ def migrate(
     ] = None,
 ) -> None:
     """Migrate the database's schema to this version."""
-    _migrated(database, new=new)
+    _migrate(database, new=new)
     if partitions is not None:
-        _divided(database, partitions)
+        _divide(database, partitions)
 
 
-def _divided(database: str | None, partitions: int) -> None:
+def _divide(database: str | None, partitions: int) -> None:
     from service.storage.partitions import partition_entries
 
     engine = open_engine(database)
@@ -231,7 +231,7 @@ def _divided(database: str | None, partitions: int) -> None:
     typer.echo(f"The entries are in {partitions} parts{'' if divided_now else ' already'}.")
 
 
-def _migrated(
+def _migrate(
     database: str | None, *, new: bool = False, allowed: Callable[[], object] | None = None
 ) -> bool:
     from service.storage import migrations

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from service.cli.options import failed
+from service.cli.options import build_failure
 from service.errors import InvalidRequestError, LedgerError
 from service.formatting import lower, upper
 
@@ -33,17 +33,17 @@ def _document(file: Path) -> Any:
     try:
         body = file.read_bytes()
     except OSError as error:
-        raise failed(f"{file}: {error.strerror}") from None
+        raise build_failure(f"{file}: {error.strerror}") from None
     try:
         content = parse_json(body, where=str(file))
         if problem := _problem(content):
-            raise failed(f"{file}: the service refused the request: {problem}")
+            raise build_failure(f"{file}: the service refused the request: {problem}")
         return LedgerDocument.model_validate(content)
     except ValidationError as error:
         fault = fault_list(list(error.errors()))[0]
-        raise failed(f"{file}: {fault['location']}: {fault['message']}") from None
+        raise build_failure(f"{file}: {fault['location']}: {fault['message']}") from None
     except LedgerError as error:
-        raise failed(error.detail) from None
+        raise build_failure(error.detail) from None
 
 
 def _problem(content: Any) -> str | None:
@@ -69,16 +69,16 @@ def epsilon(
     from service.cli.calculations import account_document
 
     if not 0 < delta < 1:
-        raise failed("--delta: must lie in (0, 1)")
+        raise build_failure("--delta: must lie in (0, 1)")
     document = _document(ledger)
     try:
         answer = account_document(document, delta=delta, accountant=accountant)
     except InvalidRequestError as error:
-        raise failed(f"{ledger}: {error.detail}") from None
+        raise build_failure(f"{ledger}: {error.detail}") from None
     except ValueError as error:
-        raise failed(f"--accountant: {error}") from None
+        raise build_failure(f"--accountant: {error}") from None
     except InaccurateLibraryError as error:
-        raise failed(str(error)) from None
+        raise build_failure(str(error)) from None
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))
         return
@@ -106,24 +106,24 @@ def calibrate(
     from accounting.accountants.best_first import ACCOUNTANTS
     from accounting.calibration import Parameter
     from accounting.math_library import InaccurateLibraryError
-    from service.cli.calculations import calibrated
+    from service.cli.calculations import calibrate_document
     from service.schemas.plan_response import plan_answer
 
     if parameter not in list(Parameter):
-        raise failed(f"--for: must be one of {', '.join(Parameter)}")
+        raise build_failure(f"--for: must be one of {', '.join(Parameter)}")
     if accountant not in (BEST, *ACCOUNTANTS):
-        raise failed(f"--accountant: must be one of {', '.join((BEST, *ACCOUNTANTS))}")
+        raise build_failure(f"--accountant: must be one of {', '.join((BEST, *ACCOUNTANTS))}")
     if not 0 < delta < 1:
-        raise failed("--delta: must lie in (0, 1)")
+        raise build_failure("--delta: must lie in (0, 1)")
     document, wanted = _document(ledger), Parameter(parameter)
     try:
-        found = calibrated(
+        found = calibrate_document(
             document, parameter=wanted, epsilon=epsilon, delta=delta, accountant=accountant
         )
     except InvalidRequestError as error:
-        raise failed(error.detail) from None
+        raise build_failure(error.detail) from None
     except InaccurateLibraryError as error:
-        raise failed(str(error)) from None
+        raise build_failure(str(error)) from None
     answer = plan_answer(found.calibrated.guarantee, counts=found.counts, solved=found.calibrated)
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))
@@ -187,7 +187,7 @@ def bounds(
         typer.echo(json.dumps([answer.model_dump() for answer in answers], indent=2))
         return
     if not answers:
-        raise failed("No theorem has these words in its id, status or source.", code=1)
+        raise build_failure("No theorem has these words in its id, status or source.", code=1)
     width = shutil.get_terminal_size((WIDE, 24)).columns  # a pipe gets all of each line
     for answer in answers:
         relations = "all" if len(answer.relations) == 3 else ", ".join(answer.relations)
@@ -208,14 +208,16 @@ def bound(
     params: Annotated[str, typer.Option(help="its parameters, a JSON object")],
 ) -> None:
     """Evaluate a theorem of the registry and print its value as JSON."""
-    from service.cli.calculations import evaluated
+    from service.cli.calculations import evaluate_theorem
     from service.guarantees.theorem_catalog import bound_answers
     from service.web.strict_json import parse_json
 
     try:
-        typer.echo(json.dumps(evaluated(identifier, parse_json(params.encode(), where="--params"))))
+        typer.echo(
+            json.dumps(evaluate_theorem(identifier, parse_json(params.encode(), where="--params")))
+        )
     except (LedgerError, UnicodeEncodeError) as error:
-        raise failed(" ".join(str(error).split())) from None
+        raise build_failure(" ".join(str(error).split())) from None
     found = bound_answers()[identifier]
     if found.counterexample:  # what is not proved never passes for a bound
         typer.echo(f"This is {found.status} and bounds nothing. {found.counterexample}", err=True)

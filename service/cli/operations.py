@@ -9,7 +9,7 @@ import typer
 
 from service.cli.options import (
     DatabaseOption,
-    failed,
+    build_failure,
     failed_to_start,
     open_engine,
     present_engine,
@@ -36,7 +36,7 @@ def backup(
     try:
         _show(take_backup(engine, file))
     except BackupError as error:
-        raise failed(str(error)) from None
+        raise build_failure(str(error)) from None
     except (StartupError, LedgerError) as error:
         raise failed_to_start(error) from None
     finally:
@@ -58,12 +58,12 @@ def restore(
         try:
             return _show(backup_format.check(file))
         except backup_format.BackupError as error:
-            raise failed(str(error)) from None
+            raise build_failure(str(error)) from None
     engine = open_engine(database, new=True)  # where a ledger was lost, one may come back
     try:
         _show(backup_module.restore(engine, file, by=BY_COMMAND))
     except backup_format.BackupError as error:
-        raise failed(str(error)) from None
+        raise build_failure(str(error)) from None
     except (StartupError, LedgerError) as error:
         raise failed_to_start(error) from None
     finally:

@@ -15,7 +15,7 @@ DatabaseOption = Annotated[
 ]
 
 
-def failed(message: str, code: int = 2) -> typer.Exit:
+def build_failure(message: str, code: int = 2) -> typer.Exit:
     """Say what is wrong, on one line; to be raised."""
     typer.echo(message, err=True)
     return typer.Exit(code)
@@ -25,8 +25,8 @@ def failed_to_start(error: Exception) -> typer.Exit:
     """A refusal at start-up; for a database that does not answer, with its own words."""
     if isinstance(error, UnavailableError):
         words = " ".join(str(getattr(error.__cause__, "orig", error)).split())
-        return failed(f"The database cannot be used: {words}")
-    return failed(str(error))
+        return build_failure(f"The database cannot be used: {words}")
+    return build_failure(str(error))
 
 
 def settings_of(**given: Any) -> Any:
@@ -36,7 +36,7 @@ def settings_of(**given: Any) -> Any:
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        raise failed(_fault_of(error.errors()[0], Settings.model_fields)) from None
+        raise build_failure(_fault_of(error.errors()[0], Settings.model_fields)) from None
 
 
 def _fault_of(fault: Any, fields: Mapping[str, Any]) -> str:
@@ -61,7 +61,7 @@ def open_engine(database: str | None, *, new: bool = False) -> Any:
             settings.database_address, busy_timeout_seconds=settings.busy_timeout_seconds, new=new
         )
     except (StartupError, OSError) as error:
-        raise failed(str(error)) from None
+        raise build_failure(str(error)) from None
 
 
 def present_engine(database: str | None) -> Any:
@@ -71,7 +71,7 @@ def present_engine(database: str | None) -> Any:
     engine = open_engine(database)
     path = sqlite_path(engine)
     if path is not None and not path.is_file():
-        raise failed(f"{path}: there is no such file.")
+        raise build_failure(f"{path}: there is no such file.")
     return engine
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from service.cli.options import failed
-from service.cli.service_client import Service, UrlOption, exit_on_refusal, named
+from service.cli.options import build_failure
+from service.cli.service_client import Service, UrlOption, exit_on_refusal, quote_name
 
 requests = typer.Typer(
     help="Change requests: ask for another limit, and decide what others ask for.",
@@ -53,7 +53,7 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
 def show_request(request_id: IdArgument, url: UrlOption = None) -> None:
     """Print a request as JSON: what would change, who asked, why, and what was decided."""
     with exit_on_refusal():
-        found = Service(url).get(f"/v1/requests/{named(request_id)}")
+        found = Service(url).get(f"/v1/requests/{quote_name(request_id)}")
     typer.echo(json.dumps(found, indent=2))
 
 
@@ -78,10 +78,10 @@ def ask(
         if envelope is not None:
             budget |= {"filter": "envelope", "envelope": _items(envelope)}
         if delta is None:
-            present = service.get(f"/v1/datasets/{named(dataset)}")["budget"]
+            present = service.get(f"/v1/datasets/{quote_name(dataset)}")["budget"]
             delta = present["delta"] if present else 1e-5
         body = {"reason": reason, "budget": budget | {"delta": delta}}
-        found = service.post(f"/v1/datasets/{named(dataset)}/requests", body)
+        found = service.post(f"/v1/datasets/{quote_name(dataset)}/requests", body)
     typer.echo(found["id"])
 
 
@@ -89,7 +89,9 @@ def _items(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise failed(f"--envelope: {file} cannot be read: {' '.join(str(error).split())}") from None
+        raise build_failure(
+            f"--envelope: {file} cannot be read: {' '.join(str(error).split())}"
+        ) from None
 
 
 @requests.command("approve")
@@ -112,5 +114,7 @@ def withdraw(request_id: IdArgument, reason: ReasonOption, url: UrlOption = None
 
 def _decide(request_id: str, verb: str, reason: str, url: str | None) -> None:
     with exit_on_refusal():
-        found = Service(url).post(f"/v1/requests/{named(request_id)}:{verb}", {"reason": reason})
+        found = Service(url).post(
+            f"/v1/requests/{quote_name(request_id)}:{verb}", {"reason": reason}
+        )
     typer.echo(found["state"])

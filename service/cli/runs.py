@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from service.cli.options import failed
-from service.cli.service_client import Service, UrlOption, exit_on_refusal, named
+from service.cli.options import build_failure
+from service.cli.service_client import Service, UrlOption, exit_on_refusal, quote_name
 from service.formatting import NO_BOUND, charged_share, lower, upper
 from service.schemas.run_states import STATES
 
@@ -108,10 +108,12 @@ def report(
     The key comes from DPLEDGER_API_KEY.
     """
     if (run is None) == (dataset is None):
-        raise failed("Name a run, or a dataset with --dataset.")
+        raise build_failure("Name a run, or a dataset with --dataset.")
     if not all(0 < one < 1 for one in delta or ()):
-        raise failed("--delta: must lie in (0, 1)")
-    path = f"/runs/{named(run)}" if run is not None else f"/datasets/{named(dataset or '')}"
+        raise build_failure("--delta: must lie in (0, 1)")
+    path = (
+        f"/runs/{quote_name(run)}" if run is not None else f"/datasets/{quote_name(dataset or '')}"
+    )
     service = Service(url)
     with exit_on_refusal():
         service.get(f"/v1{path}")  # says what is wrong in words, not as a page
@@ -122,5 +124,5 @@ def report(
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise failed(f"{out}: {error.strerror}") from None
+        raise build_failure(f"{out}: {error.strerror}") from None
     typer.echo(str(out))

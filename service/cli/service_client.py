@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
-from service.cli.options import failed
+from service.cli.options import build_failure
 from service.identity import start_token
 from service.settings import is_loopback
 
@@ -65,7 +65,7 @@ class Service:
     def __init__(self, url: str | None, *, key: str | None = None) -> None:
         self.url = (url or os.environ.get("DPLEDGER_URL") or DEFAULT_URL).rstrip("/")
         if not _is_address(self.url):
-            raise failed("--url: must be an address that begins with http:// or https://")
+            raise build_failure("--url: must be an address that begins with http:// or https://")
         self._key = key or os.environ.get("DPLEDGER_API_KEY")
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
         if (key or not self._key) and is_loopback(urlsplit(self.url).hostname or ""):
@@ -104,7 +104,7 @@ class Service:
 
     def _addressed(self) -> tuple[str, str | None]:
         """Return the address and the key; found each time: the service may have ended."""
-        token = None if self._key else start_token.found(self.url)
+        token = None if self._key else start_token.find_start_token(self.url)
         return token or (self.url, self._key)
 
     def _sent(
@@ -183,7 +183,7 @@ def _detail(error: urllib.error.HTTPError) -> str:
         return f"The service answers {error.code}; is there a dpledger at that address?"
 
 
-def named(name: str) -> str:
+def quote_name(name: str) -> str:
     """A name as a part of a path."""
     return quote(name, safe="")
 
@@ -194,4 +194,4 @@ def exit_on_refusal() -> Iterator[None]:
     try:
         yield
     except (Refused, AwayError) as error:
-        raise failed(" ".join(str(error).split())) from None
+        raise build_failure(" ".join(str(error).split())) from None

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.options import DatabaseOption, failed, ready_engine, settings_of
+from service.cli.options import DatabaseOption, build_failure, ready_engine, settings_of
 from service.errors import LedgerError, StartupError
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="reason, for the log")]
@@ -23,11 +23,11 @@ def _signer(database: str | None) -> Any:
 
     path = settings_of(database_url=database).signing_key_path
     if path is None:
-        raise failed("Nothing signs for this ledger: set DPLEDGER_SIGNING_KEY_FILE.")
+        raise build_failure("Nothing signs for this ledger: set DPLEDGER_SIGNING_KEY_FILE.")
     try:
         return Signer.load(path)
     except StartupError as error:
-        raise failed(str(error)) from None
+        raise build_failure(str(error)) from None
 
 
 @signing_key.command("create")
@@ -40,7 +40,7 @@ def create_signing_key(
     try:
         made = Signer.create(file)
     except StartupError as error:
-        raise failed(str(error)) from None
+        raise build_failure(str(error)) from None
     typer.echo(f"{made.public_key}\t{made.key_id}")
 
 
@@ -55,7 +55,7 @@ def show_signing_key(
     try:
         found = _signer(database) if file is None else Signer.load(file)
     except StartupError as error:
-        raise failed(str(error)) from None
+        raise build_failure(str(error)) from None
     typer.echo(f"{found.public_key}\t{found.key_id}")
 
 
@@ -74,7 +74,7 @@ def checkpoint(
         with snapshot(engine) as connection:
             signed = LogHeads.of(connection).whole(signer).model_dump()
     except LedgerError as error:
-        raise failed(error.detail) from None
+        raise build_failure(error.detail) from None
     finally:
         engine.dispose()
     text = json.dumps(signed, indent=1, sort_keys=True) + "\n"
@@ -84,7 +84,7 @@ def checkpoint(
     try:
         _replace(out, text)
     except OSError as error:
-        raise failed(f"{out}: {error.strerror}") from None
+        raise build_failure(f"{out}: {error.strerror}") from None
 
 
 def _replace(path: Path, text: str) -> None:
@@ -111,14 +111,14 @@ def witness(
         found = follower.look()
         written = follower.writing
     except (WitnessError, OSError, LedgerError) as error:
-        raise failed(str(error)) from None
+        raise build_failure(str(error)) from None
     finally:
         follower.close()
         engine.dispose()
     if found.state != "open":
-        raise failed(f"The ledger is {found.state}. {found.reason}", 1)
+        raise build_failure(f"The ledger is {found.state}. {found.reason}", 1)
     if not written:
-        raise failed(f"{file}: a service writes to it, and follows the logs by itself.", 1)
+        raise build_failure(f"{file}: a service writes to it, and follows the logs by itself.", 1)
 
 
 def recover(reason: ReasonOption, database: DatabaseOption = None) -> None:
@@ -160,7 +160,7 @@ def as_new_ledger(reason: ReasonOption, database: DatabaseOption = None) -> None
         with transaction(engine) as connection:
             drawn = rename(connection, reason=given.reason)
     except LedgerError as error:
-        raise failed(error.detail, 1) from None
+        raise build_failure(error.detail, 1) from None
     finally:
         engine.dispose()
     typer.echo(drawn)
@@ -171,7 +171,7 @@ def _counts(given: list[str]) -> dict[str, int]:
     for text in given:
         name, _, steps = text.partition("=")
         if not steps.isascii() or not steps.isdigit():
-            raise failed("--not-taken: DATASET=STEPS")
+            raise build_failure("--not-taken: DATASET=STEPS")
         found[name] = int(steps)
     return found
 
@@ -183,7 +183,7 @@ def _message(kind: Any, **fields: Any) -> Any:
         return kind(**fields)
     except ValidationError as error:
         fault = error.errors()[0]
-        raise failed(f"--{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+        raise build_failure(f"--{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
 
 
 def _decide(database: str | None, decide: Callable[[Any], Any]) -> None:
@@ -196,7 +196,7 @@ def _decide(database: str | None, decide: Callable[[Any], Any]) -> None:
         with transaction(engine) as connection:
             found = decide(connection)
     except LedgerError as error:
-        raise failed(error.detail, 1) from None
+        raise build_failure(error.detail, 1) from None
     finally:
         engine.dispose()
     typer.echo(f"the ledger is {found.state}")

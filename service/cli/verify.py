@@ -9,7 +9,7 @@ import typer
 
 from service.cli.options import (
     DatabaseOption,
-    failed,
+    build_failure,
     failed_to_start,
     present_engine,
     ready_engine,
@@ -50,7 +50,7 @@ def restate(
             for line in _lines(found.content):
                 typer.echo(line)
     except (LedgerError, ArithmeticError) as error:
-        raise failed(str(error)) from None
+        raise build_failure(str(error)) from None
     finally:
         engine.dispose()
     done = "would be restated" if dry_run else "restated"
@@ -102,14 +102,16 @@ def verify(
     from service.transparency.signing import is_public_key
 
     if public_key is not None and not is_public_key(public_key):
-        raise failed("--public-key: must be a key, 43 characters that `signing-key show` prints")
+        raise build_failure(
+            "--public-key: must be a key, 43 characters that `signing-key show` prints"
+        )
     if "://" in target:
-        kept = _kept(witness, checkpoint, public_key)
+        kept = _read_kept(witness, checkpoint, public_key)
         doubt = _NO_KEY if public_key is None else ""
         doubt = doubt if kept.logs else _NOTHING_KEPT
         _database(target, kept, generation=generation, doubt=doubt, as_json=as_json)
     elif witness is not None or checkpoint is not None:
-        raise failed(
+        raise build_failure(
             "--witness and --checkpoint are held against a database, not a file. "
             "Name a database of SQLite as sqlite:///FILE."
         )
@@ -117,7 +119,7 @@ def verify(
         _certificate(Path(target), public_key, as_json=as_json)
 
 
-def _kept(witness: Path | None, checkpoint: Path | None, public_key: str | None) -> "Kept":
+def _read_kept(witness: Path | None, checkpoint: Path | None, public_key: str | None) -> "Kept":
     from service.transparency.verification.saved_heads import (
         Kept,
         KeptError,
@@ -130,7 +132,7 @@ def _kept(witness: Path | None, checkpoint: Path | None, public_key: str | None)
         seen = of_witness(witness, public_key) if witness else Kept()
         return join_heads(seen, of_checkpoints(checkpoint, public_key) if checkpoint else Kept())
     except KeptError as error:
-        raise failed(str(error)) from None
+        raise build_failure(str(error)) from None
 
 
 def _database(url: str, kept: "Kept", *, generation: int, doubt: str, as_json: bool) -> None:
@@ -147,7 +149,9 @@ def _database(url: str, kept: "Kept", *, generation: int, doubt: str, as_json: b
         with snapshot(engine) as connection:
             report = verify(connection, kept, generation=generation)
     except (sqlite3.Error, psycopg.Error, DBAPIError) as error:
-        raise failed(f"The database cannot be read: {' '.join(str(error).split())}") from None
+        raise build_failure(
+            f"The database cannot be read: {' '.join(str(error).split())}"
+        ) from None
     except (StartupError, LedgerError) as error:
         raise failed_to_start(error) from None
     finally:
@@ -174,7 +178,9 @@ def _engine(url: str) -> "Engine":
     try:
         address_of(url)
     except StartupError:
-        raise failed("TARGET: sqlite:///FILE, postgresql://... or a certificate's file.") from None
+        raise build_failure(
+            "TARGET: sqlite:///FILE, postgresql://... or a certificate's file."
+        ) from None
     engine: Engine = present_engine(url)
     return engine
 
@@ -195,14 +201,14 @@ def _sources(kept: "Kept") -> set[str]:
     return named | {log.source for log in kept.logs.values() if log.size}
 
 
-def _counted(count: int, what: str) -> str:
+def _count_text(count: int, what: str) -> str:
     """A count and its plural, or the singular of one."""
     one = {"entries": "entry", "branches": "branch", "leaves": "leaf"}.get(what, what[:-1])
     return f"{count:,} {what if count != 1 else one}"
 
 
 def _show(report: "VerificationReport", kept: "Kept") -> None:
-    counts = ", ".join(_counted(count, what) for what, count in report.checked.items() if count)
+    counts = ", ".join(_count_text(count, what) for what, count in report.checked.items() if count)
     typer.echo(f"checked: {counts or 'an empty ledger'}")
     against = ", ".join(sorted(_sources(kept)))
     typer.echo(f"held against: {against or 'itself alone; give --witness or --checkpoint'}")
@@ -222,12 +228,12 @@ def _certificate(path: Path, public_key: str | None, *, as_json: bool) -> None:
     try:
         with path.open("rb") as file:
             if file.read(len(_SQLITE)) == _SQLITE:
-                raise failed(f"{path} is a database: name it as sqlite:///{path}")
+                raise build_failure(f"{path} is a database: name it as sqlite:///{path}")
         found = verify_file(path, public_key=public_key)
     except OSError as error:
-        raise failed(f"{path}: {error.strerror}") from None
+        raise build_failure(f"{path}: {error.strerror}") from None
     except InvalidCertificateError as error:
-        raise failed(f"broken: {path}: {error}", code=1) from None
+        raise build_failure(f"broken: {path}: {error}", code=1) from None
     if as_json:
         kept = ("subject", "key_id", "pinned", "checks", "notes")
         shown = {name: getattr(found, name) for name in kept}

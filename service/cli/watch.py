@@ -24,7 +24,7 @@ from service.cli.service_client import (
     Service,
     UrlOption,
     exit_on_refusal,
-    named,
+    quote_name,
 )
 from service.formatting import lower, upper
 from service.schemas.run_states import CLOSED
@@ -75,7 +75,7 @@ def _changes(
 ) -> Iterator[WatchedRun]:
     """The run each time that something has changed; the last time it is closed."""
     frames: SimpleQueue[Frame] = SimpleQueue()
-    path = f"/v1/runs/{named(name)}"
+    path = f"/v1/runs/{quote_name(name)}"
     service.get(path)  # says what is wrong, if anything is
     follower = _Follower(service, path, frames)
     follower.start()
@@ -107,7 +107,7 @@ def _look(
         seen.reason = str(refusal)
     seen.budget, seen.whose = run["budget"], "run"
     if seen.budget is None:
-        seen.budget = service.get(f"/v1/datasets/{named(run['dataset'])}")["budget"]
+        seen.budget = service.get(f"/v1/datasets/{quote_name(run['dataset'])}")["budget"]
         seen.whose = "dataset"
     return seen
 

@@ -264,7 +264,7 @@ def explain_spending(
     epsilon, order = prices.epsilon(prices.everything, prices.corrected, at)
     lost_steps = sum(counts.steps for counts in lost.recorded.values())
     before = accumulator.sums()
-    corrected = _corrected(connection, found, before.spent, whole)
+    corrected = _build_corrected_part(connection, found, before.spent, whole)
     return Explanation(
         dataset=dataset.name,
         neighboring_relation=dataset.neighboring_relation,
@@ -280,15 +280,15 @@ def explain_spending(
             RunSpent(
                 run=names[run],
                 dataset=priced[parts[run].dataset_id].name,
-                **_spent(parts[run], whole, told[run]),
+                **_build_spent_part(parts[run], whole, told[run]),
             )
             for run in largest
         ],
         others=_others(parts, units, prices, whole, at),
         datasets=_by_dataset(priced, parts, whole),
         corrected=corrected,
-        pending=_reserved(prices.reserved_steps - lost_steps, sums, prices, whole),
-        forfeited=_reserved(lost_steps, Totals(before.spent, sums.spent), prices, whole),
+        pending=_build_reserved_part(prices.reserved_steps - lost_steps, sums, prices, whole),
+        forfeited=_build_reserved_part(lost_steps, Totals(before.spent, sums.spent), prices, whole),
     )
 
 
@@ -332,7 +332,7 @@ def _units_of(connection: Connection, prices: EventCosts, largest: list[int]) ->
     return {run: prices.units(own) for run, own in rows.items()}
 
 
-def _spent(
+def _build_spent_part(
     part: AttributedPart, whole: int, epsilons: Mapping[str, float | None]
 ) -> dict[str, Any]:
     return {"steps": part.steps, "share": part.share(whole), **epsilons}
@@ -354,7 +354,7 @@ def _others(
         units -= own
         corrected -= prices.corrected_of(run)
     epsilons = prices.with_and_without(units, corrected, delta)
-    return RestSpent(runs=len(rest), **_spent(_sum(rest, 0), whole, epsilons))
+    return RestSpent(runs=len(rest), **_build_spent_part(_sum(rest, 0), whole, epsilons))
 
 
 def _sum(parts: Iterable[AttributedPart], dataset_id: int) -> AttributedPart:
@@ -379,7 +379,7 @@ def _by_dataset(
     return found
 
 
-def _corrected(
+def _build_corrected_part(
     connection: Connection, found: AttributionInputs, spent: Total, whole: int
 ) -> CorrectedPart:
     """What is spent beyond the recorded steps of all runs."""
@@ -392,7 +392,7 @@ def _corrected(
     return CorrectedPart(steps=int(steps), share=part.share(whole))
 
 
-def _reserved(steps: int, sums: Totals, prices: EventCosts, whole: int) -> ReservedPart:
+def _build_reserved_part(steps: int, sums: Totals, prices: EventCosts, whole: int) -> ReservedPart:
     """What lies between two totals."""
     part = AttributedPart(0)
     held, spent = prices.spent_of(sums.held), prices.spent_of(sums.spent)

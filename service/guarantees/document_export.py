@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from service.guarantees.replay import corrections_of, recorded
+from service.guarantees.replay import corrections_of, read_entries
 from service.ledger.budgets.strategies import kept_strategies
 from service.ledger.lookups import branches_of
-from service.schemas.correlated.strategies import named_in
+from service.schemas.correlated.strategies import find_strategy_names
 from service.schemas.event_codec import LEDGER_FORMAT, MAIN, merge_spans
 from service.storage.tables import findings, releases
 
@@ -28,7 +28,7 @@ def document_of(
     connection: Connection, run: Row[Any], dataset: Row[Any], *, delta: float | None
 ) -> dict[str, Any]:
     """The run's ledger document; delta is what it is to be read at."""
-    spans, beyond, admitted = _spans(recorded(connection, run))
+    spans, beyond, admitted = _spans(read_entries(connection, run))
     found = branches_of(connection, run)
     names = {branch.id: branch.name for branch in found}
     main = next(branch for branch in found if branch.name == MAIN)
@@ -64,7 +64,7 @@ def document_of(
         ],
     }
     document |= {key: value for key, value in optional.items() if value}
-    if strategies := kept_strategies(connection, named_in(document)):
+    if strategies := kept_strategies(connection, find_strategy_names(document)):
         document["strategies"] = strategies
     return document
 

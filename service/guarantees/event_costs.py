@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import Connection, Row, bindparam, select
 
-from accounting.bounds.event_bounds import NoBoundError, accepted, failure, least_curve
+from accounting.bounds.event_bounds import NoBoundError, failure, filter_accepted, least_curve
 from accounting.bounds.renyi_bounds import renyi_bounds
-from accounting.event_counts import EventCounts, retold
+from accounting.event_counts import EventCounts, reveal_order
 from accounting.events import Event, NeighboringRelation, Reshuffle, Shuffle
 from accounting.filters import EnvelopeFilter, Total
 from accounting.filters.event_costs import losses_at
@@ -24,7 +24,7 @@ from service.errors import TooExpensiveError
 from service.guarantees.event_counts import RecordedCounts
 from service.guarantees.recorded_facts import facts_of_corrected_runs
 from service.ledger.budgets.accumulator import BudgetAccumulator
-from service.ledger.budgets.lineage import RowsPerParent, rows_of, seen_as
+from service.ledger.budgets.lineage import RowsPerParent, rows_of, view_event
 from service.ledger.budgets.steps_and_passes import by_pass
 from service.schemas.event_codec import event_of
 from service.storage.tables import datasets, distinct_events, lineage
@@ -148,7 +148,7 @@ class EventCosts:
         if dataset.own:
             return event
         relation = self.accumulator.relation
-        return seen_as(event, relation=relation, rows=dataset.rows)
+        return view_event(event, relation=relation, rows=dataset.rows)
 
     def _curves(self) -> tuple[Array, Array]:
         found = [
@@ -262,7 +262,7 @@ def _known_orders(events: Sequence[Event]) -> set[Event]:
     samplings = {event.sampling for event in events}
     found: set[Event] = set()
     for event in events:
-        known = retold(event)
+        known = reveal_order(event)
         if isinstance(event.sampling, Shuffle) and known != event:
             once = replace(event.sampling, reshuffle=Reshuffle.ONCE)
             told = samplings & {once, known.sampling} - {event.sampling}
@@ -306,7 +306,7 @@ def _losses(
     try:
         if orders != _ALL:
             return losses_at(event, relation, accept, orders)
-        bounds = accepted(renyi_bounds(event, relation), accept=accept)
+        bounds = filter_accepted(renyi_bounds(event, relation), accept=accept)
     except NoBoundError:
         return np.full(len(orders), np.inf), 0.0
     return least_curve(bounds), failure(bounds)

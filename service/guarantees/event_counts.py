@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from accounting.event_counts import EventCounts, pass_length, retold
+from accounting.event_counts import EventCounts, pass_length, reveal_order
 from accounting.events import Event, NeighboringRelation
 from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.lineage import RowsPerParent, as_seen_by_ancestor, rows_of
@@ -153,7 +153,7 @@ def without_starts(counts: EventCounts) -> EventCounts:
     return replace(counts, starts={})
 
 
-def held_anew(connection: Connection, dataset_id: int, dataset_size: int) -> EventCounts:
+def count_reserved_anew(connection: Connection, dataset_id: int, dataset_size: int) -> EventCounts:
     """What is reserved of a dataset's own runs, however its passes stand before it. Upper.
 
     Steps that go on within a pass count only what they change in it, which depends on what that
@@ -168,7 +168,7 @@ def held_anew(connection: Connection, dataset_id: int, dataset_size: int) -> Eve
         length = pass_length(event)
         if length is not None:
             known = row.pass_position is None or row.pass_position > 0
-            passes[event if known else retold(event)] += 1 + -(-count // length)
+            passes[event if known else reveal_order(event)] += 1 + -(-count // length)
     return EventCounts(steps=dict(steps), passes=dict(passes))
 
 

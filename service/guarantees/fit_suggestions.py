@@ -21,7 +21,7 @@ from accounting.events import (
     TruncatedPoisson,
     WithReplacement,
 )
-from accounting.work_limit import attempted, left
+from accounting.work_limit import attempt, remaining_points
 from service.errors import BudgetExhaustedError, NotFoundError
 from service.ledger.append.admission import (
     BudgetCheck,
@@ -122,7 +122,7 @@ def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
     steps = 0
     with bounded("Whether the steps fit", points=SUGGESTION_POINTS_MAX):
         try:
-            parts = _placed(spans)
+            parts = _position_spans(spans)
             require_budget(scopes, parts, _change_of(parts), _change_of)
         except BudgetExhaustedError as refusal:
             failing = refusal.failing_scopes
@@ -160,7 +160,7 @@ def admissible(
     if not scopes:
         return None
     with bounded("What would fit"):
-        each = [_placed([one]) for one in trainings]
+        each = [_position_spans([one]) for one in trainings]
         return [admissible_steps(scopes, parts, _change_of(parts), _change_of) for parts in each]
 
 
@@ -186,7 +186,7 @@ def _own_scope(connection: Connection, dataset: Row[Any], name: str | None) -> l
     return [] if scope is None else [BudgetCheck(scope=scope, view=None)]
 
 
-def _placed(spans: Sequence[Span]) -> list[PositionedSpan]:
+def _position_spans(spans: Sequence[Span]) -> list[PositionedSpan]:
     placed, first_step = [], 0
     for index, span in enumerate(spans):
         placed.append(
@@ -257,13 +257,13 @@ def _least_factor(
         return all(held.scope.admits(held.sums(move)) for held in scopes)
 
     try:
-        factor = attempted(min(SEARCH_POINTS, left()), lambda: _bisected(fits))
+        factor = attempt(min(SEARCH_POINTS, remaining_points()), lambda: _bisect_factor(fits))
     except calibration.UnreachableError:
         return None, REASON_FAR
     return factor, REASON_LONG if factor is None else None
 
 
-def _bisected(fits: Callable[[float], bool]) -> float:
+def _bisect_factor(fits: Callable[[float], bool]) -> float:
     """The least factor that fits, to TOLERANCE; one does not.
 
     Raises:

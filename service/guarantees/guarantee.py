@@ -21,7 +21,7 @@ from service.ledger.fixed_plans import declared_end
 from service.ledger.hidden_iterates import (
     NOTHING_HIDDEN,
     Hidden,
-    hidden_of,
+    read_hidden,
     why_shown,
     with_hidden_state_bound,
 )
@@ -108,11 +108,11 @@ def guarantee_of_facts(
         share: of the work that a guarantee may take.
     """
     asked = Question(delta=delta, share=share)
-    found = _answered(facts, dataset, asked, sequence=dataset.head_sequence)
+    found = _build_answer(facts, dataset, asked, sequence=dataset.head_sequence)
     return without_lower(found) if facts.inherited else found
 
 
-def _answered(
+def _build_answer(
     facts: RecordedCounts,
     dataset: Row[Any],
     asked: Question,
@@ -199,12 +199,12 @@ def run_guarantee(connection: Connection, run_name: str, asked: Question) -> Run
 
     facts = facts_of(asked.branch, asked.as_of, asked.as_of)
     part = asked.branch is not None or asked.as_of is not None
-    hidden = _hidden(connection, run, dataset, part=part)
+    hidden = _read_hidden(connection, run, dataset, part=part)
     sequence = dataset.head_sequence if asked.as_of is None else asked.as_of
     plan = None if part or asked.accountant == ODOMETER else _ahead(run, dataset, facts)
     if plan is not None:
         asked = replace(asked, share=1 / 2)
-    found = _answered(facts, dataset, asked, sequence=sequence, hidden=hidden)
+    found = _build_answer(facts, dataset, asked, sequence=sequence, hidden=hidden)
     if plan is not None:
         found = _to_its_end(plan, dataset, asked, facts, found)
     if asked.as_of is not None:
@@ -242,7 +242,7 @@ def _to_its_end(
 
     Until the plan is done, no step is hidden in it: what is hidden is only known at the end.
     """
-    whole = _held(replace(facts, recorded=plan), found, dataset, asked)
+    whole = _add_reserved(replace(facts, recorded=plan), found, dataset, asked)
     so_far = found.epsilon if asked.delta is not None else None
     beside = {"so_far_epsilon": so_far, "planned_steps": sum(plan.steps.values())}
     return whole.model_copy(update=beside)
@@ -265,7 +265,7 @@ def _as_of(
     return found.model_copy(update={"as_of": then})
 
 
-def _hidden(connection: Connection, run: Row[Any], dataset: Row[Any], *, part: bool) -> Hidden:
+def _read_hidden(connection: Connection, run: Row[Any], dataset: Row[Any], *, part: bool) -> Hidden:
     """What the run hides; its document is only read where it may matter."""
     if run.release == EVERY_STEP:
         return NOTHING_HIDDEN
@@ -274,7 +274,7 @@ def _hidden(connection: Connection, run: Row[Any], dataset: Row[Any], *, part: b
     if reason := why_shown(run.state, reopened=run.reopened):
         return Hidden(release=run.release, reason=reason)
     document = document_of(connection, run, dataset, delta=delta_of(dataset, run))
-    return hidden_of(LedgerDocument.model_validate(document))
+    return read_hidden(LedgerDocument.model_validate(document))
 
 
 def finished_run(connection: Connection, run_name: str) -> FinishedRun:
@@ -307,12 +307,12 @@ def dataset_guarantee(connection: Connection, name: str, asked: Question) -> Dat
     else:
         facts = dataset_facts(connection, dataset)
         held = dataset_facts(connection, dataset, reserved=True)
-        more = _counted(held) != _counted(facts)
+        more = _list_counts(held) != _list_counts(facts)
         if more:
             asked = replace(asked, share=1 / 2)
-        found = with_ = _answered(facts, dataset, asked, sequence=dataset.head_sequence)
+        found = with_ = _build_answer(facts, dataset, asked, sequence=dataset.head_sequence)
         if more:
-            with_ = _held(held, found, dataset, asked)
+            with_ = _add_reserved(held, found, dataset, asked)
         if facts.inherited or connection.scalar(_ANY_HIDING, {"dataset": dataset.id}):
             found, with_ = without_lower(found), without_lower(with_)
     return DatasetGuarantee(
@@ -323,22 +323,22 @@ def dataset_guarantee(connection: Connection, name: str, asked: Question) -> Dat
     )
 
 
-def _counted(facts: RecordedCounts) -> list[Any]:
+def _list_counts(facts: RecordedCounts) -> list[Any]:
     return [(one.steps, one.passes) for one in facts.accounts]
 
 
-def _held(
+def _add_reserved(
     held: RecordedCounts, found: GuaranteeAnswer, dataset: Row[Any], asked: Question
 ) -> GuaranteeAnswer:
     """The answer with what is reserved."""
-    return with_ahead(_answered(held, dataset, asked, sequence=found.sequence), found)
+    return with_ahead(_build_answer(held, dataset, asked, sequence=found.sequence), found)
 
 
 def _dataset_as_of(
     connection: Connection, dataset: Row[Any], asked: Question, sequence: int
 ) -> GuaranteeAnswer:
     facts = dataset_facts(connection, dataset, until=sequence, known=sequence)
-    found = _answered(facts, dataset, asked, sequence=sequence)
+    found = _build_answer(facts, dataset, asked, sequence=sequence)
     known_now = dataset_facts(connection, dataset, until=sequence)
     found = _as_of(found, asked, dataset, known_now, dataset_facts(connection, dataset))
     hiding = connection.scalar(_ANY_HIDING, {"dataset": dataset.id})

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row
 
 from accounting import privacy_profile
 from accounting.accountants import best_bound
-from accounting.accountants.event_grouping import DISTINCT_MAX, distinct, replaced, stronger
+from accounting.accountants.event_grouping import DISTINCT_MAX, distinct, replace_events, stronger
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Status
@@ -20,7 +20,7 @@ from service.guarantees.replay import (
     LaidOver,
     by_branch,
     corrections_of,
-    recorded,
+    read_entries,
     with_corrections,
 )
 from service.ledger.budgets.budget import accept_of
@@ -118,7 +118,7 @@ def read_whole(
         read: how points are read.
         points: of the history, at most.
     """
-    rows = list(recorded(connection, run))
+    rows = list(read_entries(connection, run))
     corrections = by_branch(corrections_of(connection, run))
     total = sum(row.steps for row in rows)
     accounts = 2 if corrections else 1
@@ -129,7 +129,7 @@ def read_whole(
     fold = Fold(dataset.dataset_size, taken)
     every_count = list(_counts_at(rows, marks, fold))
     found = _points_of(read, every_count, accounts)
-    sharp = len(found) == len(every_count) and not _gathered(every_count)
+    sharp = len(found) == len(every_count) and not _is_gathered(every_count)
     if corrections:
         really = with_corrections(rows, corrections)
         counts = list(_counts_at(really, marks, Fold(dataset.dataset_size, taken)))
@@ -143,14 +143,14 @@ def _points_of(
     read: HistoryReading, every_count: Sequence[tuple[int, int, EventCounts]], accounts: int
 ) -> list[HistoryPoint]:
     """The points of one account of a run; the last step is always among them."""
-    found = _told(
+    found = _build_points(
         read, every_count, _NOISES, HISTORY_POINTS // accounts, GATHERED_POINTS // accounts
     )
     for accountant in (best_bound.BEST, READING):
         if not found:  # the last step alone takes more
             quick = replace(read, accountant=accountant, share=READING_SHARE / accounts)
             points = READING_POINTS // accounts
-            found = _told(quick, every_count, 1, points, points)
+            found = _build_points(quick, every_count, 1, points, points)
     if every_count and not found:  # so many events that none can even be gathered
         steps, sequence, _ = every_count[-1]
         found = [HistoryPoint(steps=steps, sequence=sequence, epsilon=None, epsilon_lower=None)]
@@ -172,12 +172,12 @@ def _either(one: HistoryPoint, other: HistoryPoint) -> HistoryPoint:
     return one.model_copy(update={"epsilon": most, "epsilon_lower": least})
 
 
-def _gathered(every_count: Sequence[tuple[int, int, EventCounts]]) -> bool:
+def _is_gathered(every_count: Sequence[tuple[int, int, EventCounts]]) -> bool:
     """Whether events are so many that they are gathered: the last counts are the whole."""
     return bool(every_count) and distinct(every_count[-1][2]) > DISTINCT_MAX
 
 
-def _told(
+def _build_points(
     read: HistoryReading,
     every_count: Sequence[tuple[int, int, EventCounts]],
     noises: int,
@@ -192,7 +192,7 @@ def _told(
     upper = replace(read, with_lower=False)  # of what is gathered no lower end is known
 
     def told(steps: int, sequence: int, counts: EventCounts) -> HistoryPoint:
-        return upper.point(steps, sequence, replaced(counts, instead))
+        return upper.point(steps, sequence, replace_events(counts, instead))
 
     return as_many(gathered, [partial(told, *one) for one in each])
 

@@ -24,7 +24,7 @@ from service.guarantees.history import (
     WholeHistory,
     read_whole,
 )
-from service.guarantees.replay import LATEST, OF_RUN, Fold, correction_count, streamed
+from service.guarantees.replay import LATEST, OF_RUN, Fold, correction_count, stream_rows
 from service.ledger.budgets.pass_positions import taken_in_run
 from service.ledger.lookups import dataset_of, find_run, recorded_steps
 from service.schemas.event_codec import Lines
@@ -104,7 +104,7 @@ class _Known:
         mark = self._last_even + known.spacing
         asked = {"run": run.id, "until": LATEST, "after": self.sequence}
         sequence, told = self.sequence, done
-        for row in streamed(connection, _NEWER, **asked):
+        for row in stream_rows(connection, _NEWER, **asked):
             sequence, left = row.sequence, row.steps
             while left:
                 count = min(left, mark - done)

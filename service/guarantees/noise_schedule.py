@@ -125,7 +125,7 @@ class Spans:
             sampling=_kind({kind["sampling"]["kind"] for kind in kinds}),
             noise_multiplier=_range([_noise(event) for event in events]),
             sampling_rate=_range([_rate(event) for event in events]),
-            left_out=_same([_left_out(event.sampling) for event in events]),
+            left_out=_same([_count_left_out(event.sampling) for event in events]),
             selection=_selection(events, one.steps),
         )
 
@@ -261,7 +261,7 @@ def _same(values: list[int | None]) -> int | None:
     return values[0] if len(set(values)) == 1 else None
 
 
-def _left_out(sampling: Sampling) -> int | None:
+def _count_left_out(sampling: Sampling) -> int | None:
     if not isinstance(sampling, Shuffle) or sampling.dataset_size is None:
         return None
     return max(0, sampling.dataset_size - sampling.steps_per_pass * sampling.batch_size)

@@ -11,13 +11,13 @@ from accounting import calibration
 from accounting.accountants import best_bound
 from accounting.accountants.unit_bound import unit_bound
 from accounting.bounds.dominating_pairs import pld_bounds
-from accounting.bounds.event_bounds import NoBoundError, accepted
+from accounting.bounds.event_bounds import NoBoundError, filter_accepted
 from accounting.calibration import Parameter, UnreachableError
 from accounting.event_counts import EventCounts, count_events
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.guarantees import Status
 from service.errors import InvalidRequestError, UnsupportedEventError
-from service.ledger.append.admission import unbounded
+from service.ledger.append.admission import reason_unbounded
 from service.ledger.budgets.plan_orders import plan_orders
 from service.ledger.budgets.planned_envelopes import plan_envelope
 from service.ledger.hidden_iterates import Hidden, planned_run, with_hidden_state_bound
@@ -321,7 +321,7 @@ def _solve(asked: Target) -> PlanAnswer:
     _require_bounds(spans, terms)
 
     def counts_at(value: float) -> EventCounts:
-        given = calibration.filled(spans, places=places, parameter=parameter, value=value)
+        given = calibration.fill_spans(spans, places=places, parameter=parameter, value=value)
         return count_events([given])
 
     try:
@@ -379,15 +379,15 @@ def _places(events: Sequence[OpenEvent], parameter: Parameter) -> frozenset[int]
 
 def _require_bounds(spans: Sequence[Span], terms: _Terms) -> None:
     for index, span in enumerate(spans):
-        if not _dominated(span.event, terms):
-            reason = unbounded(span.event, relation=terms.relation, accept=terms.accept)
+        if not _is_dominated(span.event, terms):
+            reason = reason_unbounded(span.event, relation=terms.relation, accept=terms.accept)
             if reason is not None:
                 raise UnsupportedEventError(index, reason)
 
 
-def _dominated(event: Event, terms: _Terms) -> bool:
+def _is_dominated(event: Event, terms: _Terms) -> bool:
     # A pair costs nothing to name, where a Renyi curve is worked out on the spot.
     try:
-        return bool(accepted(pld_bounds(event, terms.relation), accept=terms.accept))
+        return bool(filter_accepted(pld_bounds(event, terms.relation), accept=terms.accept))
     except NoBoundError:
         return False

@@ -15,8 +15,8 @@ from service.errors import InvalidRequestError, NotFoundError
 from service.guarantees.event_counts import (
     DESCENDANTS,
     RecordedCounts,
+    count_reserved_anew,
     dataset_counts,
-    held_anew,
     run_counts,
     seen_by_ancestor,
     total,
@@ -33,11 +33,11 @@ from service.guarantees.replay import (
     RecordedPart,
     by_branch,
     correction_count,
-    folded,
+    fold_entries,
     parts_of,
-    recorded,
+    read_entries,
     require_few,
-    streamed,
+    stream_rows,
 )
 from service.ledger.budgets.lineage import rows_of
 from service.ledger.budgets.pass_positions import taken_in_dataset, taken_in_run
@@ -71,7 +71,7 @@ _BRANCHES: Final = select(
 def refold_run(connection: Connection, run: Row[Any], dataset_size: int) -> EventCounts:
     """The run's counts from its entries alone; the stored one is a cache of this."""
     fold = Fold(dataset_size, taken_in_run(connection, run.id))
-    for row in recorded(connection, run):
+    for row in read_entries(connection, run):
         fold.add_entry(row)
     return fold.counts()
 
@@ -110,15 +110,15 @@ def run_facts(
         along = {number for number, _ in path}
         followed = [one for one in taken if one.by in along]  # none of those that leave the path
         parts = _parts_on(connection, path, last)
-        facts = folded(parts, found, dataset.dataset_size, followed)
+        facts = fold_entries(parts, found, dataset.dataset_size, followed)
         _require_whole(facts, path, last)
         return facts
     if until is not None:
-        parts = parts_of(recorded(connection, run, until=last))
-        return folded(parts, found, dataset.dataset_size, taken)
+        parts = parts_of(read_entries(connection, run, until=last))
+        return fold_entries(parts, found, dataset.dataset_size, taken)
     counts = run_counts(connection, run.id, dataset.dataset_size)
     changed = _corrected_branches(connection, found, dataset.dataset_size, taken)
-    corrected = _exchanged(counts, [changed])
+    corrected = _replace_corrected(counts, [changed])
     return RecordedCounts(recorded=counts, corrected=corrected, corrections=changed.corrections)
 
 
@@ -178,10 +178,12 @@ def dataset_facts(
     ]
     corrected = None
     if changed and not reserved:
-        corrected = _exchanged(counts, changed)
+        corrected = _replace_corrected(counts, changed)
     elif changed:
-        ran = _exchanged(dataset_counts(connection, dataset), changed)
-        ahead = [one.view(held_anew(connection, one.id, one.dataset_size)) for one in family]
+        ran = _replace_corrected(dataset_counts(connection, dataset), changed)
+        ahead = [
+            one.view(count_reserved_anew(connection, one.id, one.dataset_size)) for one in family
+        ]
         corrected = without_starts(total([ran, *ahead]))
     count = sum(one.corrections for one in changed)
     inherited = len(family) > 1
@@ -242,9 +244,9 @@ def _family(
 
 
 def _member_facts(connection: Connection, member: _Member) -> RecordedCounts:
-    rows = streamed(connection, OF_DATASET, dataset=member.id, until=member.until)
+    rows = stream_rows(connection, OF_DATASET, dataset=member.id, until=member.until)
     taken = taken_in_dataset(connection, member.id)
-    return folded(parts_of(rows), member.found, member.dataset_size, taken)
+    return fold_entries(parts_of(rows), member.found, member.dataset_size, taken)
 
 
 def _together(each: Sequence[RecordedCounts], family: Sequence[_Member]) -> RecordedCounts:
@@ -266,7 +268,7 @@ def _parts_on(
 ) -> Iterator[RecordedPart]:
     """What was recorded on a path, each branch up to the step where the next one left it."""
     for branch, end in path:
-        rows = streamed(connection, OF_BRANCH, branch=branch, end=end, until=last)
+        rows = stream_rows(connection, OF_BRANCH, branch=branch, end=end, until=last)
         for number, first_step, steps, content, opens in parts_of(rows):
             yield number, first_step, min(steps, end - first_step), content, opens
 
@@ -309,13 +311,13 @@ def _corrected_branches(
         wanted |= {one.by for one in taken if one.of in wanted}
         wanted |= {one.of for one in taken if one.by in wanted}
     rows = chain.from_iterable(
-        streamed(connection, OF_BRANCH, branch=branch, end=LATEST, until=LATEST)
+        stream_rows(connection, OF_BRANCH, branch=branch, end=LATEST, until=LATEST)
         for branch in sorted(wanted)  # a branch before those that begin on it
     )
-    return folded(parts_of(rows), found, dataset_size, taken)
+    return fold_entries(parts_of(rows), found, dataset_size, taken)
 
 
-def _exchanged(counts: EventCounts, changed: Sequence[RecordedCounts]) -> EventCounts:
+def _replace_corrected(counts: EventCounts, changed: Sequence[RecordedCounts]) -> EventCounts:
     """The counts with corrected parts in the place of those that were recorded.
 
     Raises:

@@ -13,15 +13,15 @@ from accounting.event_counts import (
     EventCounts,
     Place,
     advance,
+    count_passes_begun,
     pass_length,
-    passes_begun,
     starts_anew,
 )
 from accounting.events import Event, Span
 from service.errors import TooExpensiveError
 from service.guarantees.event_counts import RecordedCounts
 from service.ledger.budgets.pass_positions import OPENS, beginning
-from service.schemas.event_codec import Line, Lines, Taken, event_of, laid_over
+from service.schemas.event_codec import Line, Lines, Taken, event_of, overlay
 from service.storage.tables import branches, corrections, distinct_events, entries
 
 FOLD_MAX: Final = 2_000_000  # entries that one question may read: some ten seconds
@@ -113,7 +113,7 @@ class Fold:
         if by_pass or before is not None:
             span = Span(event=event, steps=steps)
             self._starts[event] += starts_anew(before, span)
-            self._begun[event] += passes_begun(before, span)
+            self._begun[event] += count_passes_begun(before, span)
             more, self._open[line] = advance(before, span)
             self._passes.update(more)
 
@@ -148,12 +148,16 @@ def _some(counts: Mapping[Event, int]) -> dict[Event, int]:
     return {event: count for event, count in counts.items() if count}
 
 
-def recorded(connection: Connection, run: Row[Any], *, until: int = LATEST) -> Iterable[Row[Any]]:
+def read_entries(
+    connection: Connection, run: Row[Any], *, until: int = LATEST
+) -> Iterable[Row[Any]]:
     """A run's entries in the order of recording, with their event and branch."""
-    return streamed(connection, OF_RUN, run=run.id, until=until)
+    return stream_rows(connection, OF_RUN, run=run.id, until=until)
 
 
-def streamed(connection: Connection, query: Any, **values: int) -> Generator[Row[Any], None, None]:
+def stream_rows(
+    connection: Connection, query: Any, **values: int
+) -> Generator[Row[Any], None, None]:
     """Rows of entries, never many of them at once."""
     with connection.execute(query, values, execution_options={"yield_per": _ROWS}) as found:
         yield from found
@@ -200,11 +204,11 @@ def with_corrections(rows: Iterable[Row[Any]], found: Corrections) -> Iterator[L
     """Entries with corrections laid over them, in the same order."""
     for row in rows:
         whole = (row.first_step, row.steps, row.content)
-        for first_step, steps, content in laid_over(whole, found.get(row.branch_id, ())):
+        for first_step, steps, content in overlay(whole, found.get(row.branch_id, ())):
             yield LaidOver(row.sequence, row.branch_id, first_step, steps, content, row.opens)
 
 
-def folded(
+def fold_entries(
     parts: Iterable[RecordedPart],
     found: Corrections,
     dataset_size: int,
@@ -219,7 +223,7 @@ def folded(
         if found:
             reached[branch] = first_step + steps
             whole = (first_step, steps, content)
-            for here, more, what in laid_over(whole, found.get(branch, ())):
+            for here, more, what in overlay(whole, found.get(branch, ())):
                 better.add(branch, what, more, first_step=here, opens=opens)
     used = sum(one[0] < reached.get(branch, 0) for branch, over in found.items() for one in over)
     corrected = better.counts() if used else None

@@ -22,7 +22,7 @@ from accounting.event_counts import EventCounts
 from service.guarantees.guarantee import Question, resolve_query
 from service.guarantees.history import HistoryPoint, HistoryReading, read_whole
 from service.guarantees.noise_schedule import Schedule, Spans
-from service.guarantees.replay import LATEST, OF_RUN, Fold, correction_count, streamed
+from service.guarantees.replay import LATEST, OF_RUN, Fold, correction_count, stream_rows
 from service.ledger.budgets.budget import delta_of
 from service.ledger.budgets.pass_positions import taken_in_run
 from service.ledger.lookups import dataset_of, find_run, recorded_steps
@@ -103,7 +103,7 @@ class _Run:
         self._fold.lines = Lines(taken_in_run(connection, run_id))
         asked = {"run": run_id, "until": LATEST, "after": self.sequence}
         ends = time.thread_time() + READ_SECONDS
-        with closing(streamed(connection, _NEWER, **asked)) as rows:
+        with closing(stream_rows(connection, _NEWER, **asked)) as rows:
             for place, row in enumerate(rows, start=1):
                 self._count(row)
                 if not place % _ROWS and time.thread_time() > ends:

@@ -20,7 +20,7 @@ from accounting.filters import Total
 from service.clock import utc
 from service.guarantees.attribution import AttributionInputs, names_of
 from service.guarantees.event_costs import Units
-from service.ledger.append.state_rows import corrections_seen
+from service.ledger.append.state_rows import find_visible_corrections
 from service.ledger.budgets import correction_costs
 from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta, CorrectionSums
 from service.ledger.budgets.lineage import ITSELF
@@ -114,7 +114,7 @@ def spending(
         moments=tuple(moments),
         parts=_parts(connection, found, largest),
         earlier=earlier,
-        expired=_expired(found),
+        expired=_expired_share(found),
     )
 
 
@@ -137,7 +137,7 @@ def known_spending(
     # The time keeps apart the datasets of two databases that have the same number.
     key = (row.id, row.created_at, delta)
     told = known.compute(key, row.version, lambda: spending(connection, found, delta=delta))
-    return replace(told, expired=_expired(found))  # which hangs on the clock
+    return replace(told, expired=_expired_share(found))  # which hangs on the clock
 
 
 def _moments(
@@ -178,7 +178,7 @@ def _stages(connection: Connection, found: AttributionInputs) -> list[_Stage]:
     sizes = {one: of.dataset_size for one, of in found.priced.items()}
     accumulator = found.accumulator.copy()
     accumulator.replace_corrections(CorrectionSums())
-    told, shifted = corrections_seen(connection, accumulator.relation, below, sizes)
+    told, shifted = find_visible_corrections(connection, accumulator.relation, below, sizes)
     stages, width = [], -(-len(rows) // _STAGES)
     for group in (rows[first : first + width] for first in range(0, len(rows), width)):
         stages.append(_Stage(utc(group[0].recorded_at), accumulator.corrections))
@@ -364,7 +364,7 @@ def _parts(
     return (*told, SpendingPart(run=None, dataset=None, runs=len(found.parts) - len(largest)))
 
 
-def _expired(found: AttributionInputs) -> float | None:
+def _expired_share(found: AttributionInputs) -> float | None:
     """The share that expired reservations add to the recorded one. Upper; None if infinite."""
     accumulator = found.accumulator
     before, after = accumulator.sums().spent, accumulator.sums(found.lost).spent

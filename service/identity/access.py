@@ -97,7 +97,7 @@ class Reach:
         if not valid_name(name):
             return  # its form is refused
         with snapshot(self._engine) as connection:
-            dataset = connection.scalar(_DATASETS[noun], _asked(noun, name))
+            dataset = connection.scalar(_DATASETS[noun], _named_by(noun, name))
         if dataset is None or dataset not in limit:
             raise NotFoundError(f"There is no such {noun.replace('_', ' ')}.")
         if len(self._found) >= REMEMBERED_MAX:
@@ -105,7 +105,7 @@ class Reach:
         self._found.add((key, noun, name))
 
 
-def _asked(noun: str, name: str) -> dict[str, str | int]:
+def _named_by(noun: str, name: str) -> dict[str, str | int]:
     if noun != "incident":
         return {"named": name}
     found = _NUMBER.fullmatch(name)

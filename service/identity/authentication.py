@@ -273,7 +273,7 @@ async def authenticate(
         NotFoundError: it is limited to datasets and the path is of none of them.
     """
     ring = await fresh_keys(request)
-    return await permitted(request, ring.caller(request), needed, names)
+    return await require_permission(request, ring.caller(request), needed, names)
 
 
 async def fresh_keys(request: Request) -> KeyRing:
@@ -295,7 +295,7 @@ async def fresh_keys(request: Request) -> KeyRing:
     return ring
 
 
-async def permitted(
+async def require_permission(
     request: Request, caller: Caller, needed: Sequence[Role], names: Mapping[str, str]
 ) -> Caller:
     """The caller, where it may do what it asks; in words of `admitted`, but for who it is.
@@ -362,13 +362,13 @@ class KeyOf(SecurityBase):
         return caller
 
 
-def scopes_needed(dependant: Dependant) -> Sequence[Role]:
+def list_needed_scopes(dependant: Dependant) -> Sequence[Role]:
     """The scopes that an endpoint accepts; empty if it needs no key.
 
     Of several that it depends on, those of the highest rank: each is asked for again later.
     """
     own = dependant.call.needed if isinstance(dependant.call, KeyOf) else ()
-    found = (own, *map(scopes_needed, dependant.dependencies))
+    found = (own, *map(list_needed_scopes, dependant.dependencies))
     return max(found, key=lambda needed: max(map(rank, needed), default=-1))
 
 

@@ -20,7 +20,7 @@ _ELSEWHERE: Final = (
 )
 
 
-def unreached_above(connection: Connection, caller: Caller, dataset: str) -> str | None:
+def find_unreached_ancestor(connection: Connection, caller: Caller, dataset: str) -> str | None:
     """A dataset that this one was made from, at any remove, and that the key does not reach.
 
     None if the key reaches all of them.
@@ -42,7 +42,7 @@ def unreached_above(connection: Connection, caller: Caller, dataset: str) -> str
 def moves_others(connection: Connection, caller: Caller, dataset: str) -> bool:
     """Whether an owner would change what counts in a dataset that the key does not name."""
     owner = caller.scope is Role.OWNER
-    return owner and unreached_above(connection, caller, dataset) is not None
+    return owner and find_unreached_ancestor(connection, caller, dataset) is not None
 
 
 def require_own_creation(connection: Connection, caller: Caller, new: NewDataset) -> None:
@@ -60,7 +60,7 @@ def require_own_creation(connection: Connection, caller: Caller, new: NewDataset
         raise ForbiddenError(_ELSEWHERE.format("this one has no parents"))
     for parent in new.parents:
         caller.require_dataset(parent)
-        above = unreached_above(connection, caller, parent)
+        above = find_unreached_ancestor(connection, caller, parent)
         if above is not None:
             told = f"{parent} was made from {above}, which it does not name"
             raise ForbiddenError(_ELSEWHERE.format(told))

@@ -91,7 +91,7 @@ def publish(token: StartToken, address: str, port: int) -> Path:
     return path
 
 
-def found(url: str) -> FoundToken | None:
+def find_start_token(url: str) -> FoundToken | None:
     """The start token of the service at an address, where it is one of this user and machine."""
     given = urlsplit(url)
     host = given.hostname or ""
@@ -100,14 +100,14 @@ def found(url: str) -> FoundToken | None:
     port = given.port or (443 if given.scheme == "https" else 80)
     addresses = _LOCALHOST if host == "localhost" else (str(ip_address(host)),)
     for address in addresses:
-        token = _pointed_to(_pointer(address, port))
+        token = _read_pointer(_pointer(address, port))
         if token is not None:
             at = f"[{address}]" if ":" in address else address
             return FoundToken(given._replace(netloc=f"{at}:{port}").geturl(), token)
     return None
 
 
-def _pointed_to(path: Path) -> str | None:
+def _read_pointer(path: Path) -> str | None:
     try:
         pointer: Any = json.loads(secret_files.read_secret(path, bytes_max=POINTER_BYTES_MAX))
         if pointer["machine"] != _machine():

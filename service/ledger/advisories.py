@@ -36,7 +36,9 @@ class Advisory:
     def concerns(self, version: str | None) -> bool:
         """Whether a version has the defect; one that cannot be read may be any."""
         known = _version(version)
-        return known is None or not (known < _known(self.first) or known >= _known(self.fixed))
+        return known is None or not (
+            known < _parse_version(self.first) or known >= _parse_version(self.fixed)
+        )
 
     def answer(self, version: str | None) -> AdvisoryAnswer:
         """The wire form, for a run with this version."""
@@ -101,7 +103,7 @@ def _version(text: str | None) -> Version | None:
     return tuple(parts)
 
 
-def _known(text: str) -> Version:
+def _parse_version(text: str) -> Version:
     found = _version(text)
     assert found is not None, text  # noqa: S101 (of the table above)
     return found

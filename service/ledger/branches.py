@@ -15,12 +15,12 @@ from service.ledger.log.leaves import Act, append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import (
     branches_of,
-    changed,
     dataset_of,
-    family_changed,
     find_run,
     lock_parents,
     lock_run,
+    mark_changed,
+    mark_family_changed,
 )
 from service.ledger.views import branch_answer
 from service.schemas.event_codec import MAIN
@@ -73,7 +73,7 @@ def create_branch(
     if created:
         origin = _origin(found, new)
         takes = _takes_pass(connection, origin, new)
-        shares = _shares(_opened(connection, run.name), run.name) if takes else {}
+        shares = _shares(_open_unit_of_work(connection, run.name), run.name) if takes else {}
         insert_branch(
             connection,
             run.id,
@@ -89,15 +89,15 @@ def create_branch(
         if takes:
             connection.execute(_GIVEN, {"origin": origin.id})
             # Corrected steps are then of a place that is not known: they cost more in all of these.
-            family_changed(connection, dataset.id)
+            mark_family_changed(connection, dataset.id)
         else:
-            changed(connection, dataset.id)
+            mark_changed(connection, dataset.id)
         found = branches_of(connection, run)
         happened = build_log_records(
             connection, "branch", dataset_id=dataset.id, row=found[-1].id, by=by
         )
         append_leaves(
-            connection, dataset.id, happened + _continued(connection, run, dataset.id, by)
+            connection, dataset.id, happened + _resume_run(connection, run, dataset.id, by)
         )
         if takes:
             _raise_alerts(connection, run.name, shares)
@@ -112,7 +112,7 @@ def create_branch(
     return answer, created
 
 
-def _opened(connection: Connection, run_name: str) -> UnitOfWork:
+def _open_unit_of_work(connection: Connection, run_name: str) -> UnitOfWork:
     return DatasetCache().open(connection, [(run_name, MAIN)])
 
 
@@ -123,7 +123,7 @@ def _shares(work: UnitOfWork, run_name: str) -> dict[str, float]:
 
 def _raise_alerts(connection: Connection, run_name: str, before: Mapping[str, float]) -> None:
     """Tell of each budget that steps exceed from now on which were within it before."""
-    work = _opened(connection, run_name)
+    work = _open_unit_of_work(connection, run_name)
     state, run = work.run(run_name)
     for _, scope in enforced_budgets(state, run):
         scope.alerted_share = before[scope.name]
@@ -131,7 +131,9 @@ def _raise_alerts(connection: Connection, run_name: str, before: Mapping[str, fl
     work.write()
 
 
-def _continued(connection: Connection, run: Row[Any], dataset_id: int, by: str | None) -> list[Act]:
+def _resume_run(
+    connection: Connection, run: Row[Any], dataset_id: int, by: str | None
+) -> list[Act]:
     """A run that had ended, or was interrupted, is active again; that it had ended stays known."""
     if run.state not in (*CLOSED, "interrupted"):
         return []

@@ -13,11 +13,11 @@ from accounting.events import Event
 from service.clock import stamp
 from service.errors import ConflictError, InvalidRequestError, OutOfSequenceError
 from service.ledger.append.append import RECORDED_SPAN
-from service.ledger.append.shifted_passes import shifted_by, shifted_since
+from service.ledger.append.shifted_passes import compute_shifts, compute_shifts_since
 from service.ledger.append.state import Branch, DatasetState, RunState, raise_budget_alerts
 from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets import correction_costs
-from service.ledger.budgets.lineage import seen_as
+from service.ledger.budgets.lineage import view_event
 from service.ledger.incidents import Incident, Kind
 from service.ledger.log.row_records import build_log_records
 from service.schemas.event_codec import content_of, event_of, to_event
@@ -199,18 +199,18 @@ def _enforce(work: UnitOfWork, state: DatasetState, run: RunState, row: Row[Any]
     if run.scope is not None:
         correction_costs.add_correction_costs(run.scope.accumulator, more)
     for ancestor, rows in state.ancestors:
-        view = partial(seen_as, relation=state.relation, rows=rows)
+        view = partial(view_event, relation=state.relation, rows=rows)
         correction_costs.add_correction_costs(
-            ancestor.accumulator, correction_costs.seen(more, view)
+            ancestor.accumulator, correction_costs.view_corrections(more, view)
         )
         ancestor.notes.touched = True
     size = state.dataset_size
-    before = shifted_by(work.connection, run.id, run.shifts, dataset_size=size)
+    before = compute_shifts(work.connection, run.id, run.shifts, dataset_size=size)
     run.shifts = correction_costs.shifts_of_run(
         work.connection, run.id, dataset_id=state.id, dataset_size=size
     )
-    after = shifted_by(work.connection, run.id, run.shifts, dataset_size=size)
-    state.take(run, shifted_since(before, after), {})
+    after = compute_shifts(work.connection, run.id, run.shifts, dataset_size=size)
+    state.take(run, compute_shifts_since(before, after), {})
     run.units = None  # what it spent is read from the sums, where the correction counts
     if run.on_plan:
         run.leave_plan()  # whatever the correction says, the plan is not what ran

@@ -198,7 +198,7 @@ def _budget(
         return {}
     values = {"budget_epsilon": limit.epsilon, "budget_delta": limit.delta}
     if not connection.scalar(_SEEN, {"dataset": dataset.id}):
-        wished = _wished(dataset, limit)
+        wished = _requested_budget(dataset, limit)
         if wished is None:
             return {**values, "totals": None}
         chosen = filter_record(
@@ -221,7 +221,7 @@ def _budget(
     return {**values, "budget_revision": dataset.budget_revision + 1}
 
 
-def _wished(dataset: Row[Any], limit: ChangedBudget) -> Budget | None:
+def _requested_budget(dataset: Row[Any], limit: ChangedBudget) -> Budget | None:
     """The budget before any answer: as it is named now, else as it was; None if a plan chose it."""
     if limit.filter is not None:
         return Budget(**dict(limit))

@@ -41,7 +41,7 @@ from service.schemas.requests import (
     PlannedEvent,
     RowsPerRecord,
     accepted_statuses,
-    composed,
+    compose_unicode,
 )
 from service.schemas.responses import EVERY_STEP, DatasetAnswer
 from service.storage.engine import upsert
@@ -82,7 +82,7 @@ def insert_lineage(connection: Connection, dataset: Row[Any], new: NewDataset) -
             "must attest, if there are parents, that each of their records has at_most_one or "
             'exactly_one row, or up to {"at_most": k} rows, made from that record alone',
         )
-    made = _attested(new.rows_per_parent_record)
+    made = _parse_attestation(new.rows_per_parent_record)
     rows: dict[int, dict[str, Any]] = {}
     records = 0  # of the parents so far: no two of them share a row of the dataset
     for index, name in enumerate(new.parents):
@@ -104,7 +104,7 @@ def insert_lineage(connection: Connection, dataset: Row[Any], new: NewDataset) -
         connection.execute(insert(lineage), list(rows.values()))
 
 
-def _attested(rows: RowsPerRecord | None) -> RowsPerParent:
+def _parse_attestation(rows: RowsPerRecord | None) -> RowsPerParent:
     if isinstance(rows, AtMostRows):
         return RowsPerParent(exactly_one=False, most=rows.at_most)
     return RowsPerParent(exactly_one=rows == "exactly_one")
@@ -117,7 +117,7 @@ def _require_fitting(
         raise InvalidRequestError(location, "must be another dataset")
     if parent.neighboring_relation != dataset.neighboring_relation:
         raise InvalidRequestError(location, "must have the same neighboring_relation")
-    same = composed(parent.privacy_unit) == composed(dataset.privacy_unit)
+    same = compose_unicode(parent.privacy_unit) == compose_unicode(dataset.privacy_unit)
     if made.most > 1 and same:
         raise InvalidRequestError(location, "must have another privacy_unit: it has several rows")
     if made.most == 1 and not same:
@@ -224,7 +224,9 @@ def _same(stored: str, message: BaseModel) -> bool:
     if "writer" in type(message).model_fields:
         said["writer"] = message.writer  # type: ignore[attr-defined]
     known = type(message).model_validate(said)
-    return known == message or composed(known.model_dump()) == composed(message.model_dump())
+    return known == message or compose_unicode(known.model_dump()) == compose_unicode(
+        message.model_dump()
+    )
 
 
 def filter_record(

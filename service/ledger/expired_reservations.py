@@ -43,7 +43,7 @@ def expired_reservations(
     rows = connection.execute(_EXPIRED, asked)
     by_branch = split_by_branch(row for row in rows if run_id is None or row.run_id == run_id)
     relation = NeighboringRelation(dataset.neighboring_relation)
-    each = [_lost(connection, dataset.id, relation, part) for part in by_branch]
+    each = [_count_expired(connection, dataset.id, relation, part) for part in by_branch]
     lost = merge_changes(one.recorded for one in each)
     shifted = merge_changes(one.shifted for one in each)
     return BudgetDelta(
@@ -54,7 +54,7 @@ def expired_reservations(
     )
 
 
-def _lost(
+def _count_expired(
     connection: Connection, dataset_id: int, relation: NeighboringRelation, rows: list[Any]
 ) -> BudgetDelta:
     """What expired on one branch, as if it was recorded."""

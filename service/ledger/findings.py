@@ -123,7 +123,7 @@ def record_finding(
     if (known := connection.execute(_SAME, here).one_or_none()) is not None:
         return _answer(known), False
     _require_once(connection, branch, new)
-    happened = _happened(connection, branch, new)
+    happened = _find_incident(connection, branch, new)
     values = {
         "run_id": run.id,
         "branch_id": branch.id,
@@ -163,7 +163,7 @@ def _first(connection: Connection, branch: Row[Any], kind: str) -> str | None:
     return connection.scalar(_OF_KIND, {"branch": branch.id, "of_kind": kind})
 
 
-def _happened(
+def _find_incident(
     connection: Connection, branch: Row[Any], new: NewFinding
 ) -> tuple[Kind, dict[str, DetailValue]] | None:
     """Return the incident that a new finding raises, if any."""

@@ -18,13 +18,13 @@ from accounting.guarantees import Status
 from service.errors import UnsupportedEventError
 from service.ledger.append.admission import (
     PositionedSpan,
+    compute_held_change,
     count_reserved,
-    held_since,
     holds,
+    reason_infinite,
     require_budget,
     require_unfrozen,
     scopes_of,
-    uncounted,
 )
 from service.ledger.append.state import DatasetState
 from service.ledger.append.unit_of_work import UnitOfWork
@@ -68,7 +68,7 @@ def holds_budget(new: NewRun) -> bool:
     return new.plan is not None and new.budget is not None
 
 
-def certified(connection: Connection, new: NewRun) -> PlanCertificate | None:
+def certify_plan(connection: Connection, new: NewRun) -> PlanCertificate | None:
     """What is certified of the plan that is to hold a run's own budget; this may take seconds.
 
     Returns:
@@ -90,10 +90,10 @@ def certified(connection: Connection, new: NewRun) -> PlanCertificate | None:
     with bounded("The plan that is to hold the budget"):
         for span in spans:  # cached, so that no lock waits for it
             held_by.cost(span.event, relation=relation, accept=accept)
-        return _certified(spans, new.budget, relation=relation, accept=accept)
+        return _certify_spans(spans, new.budget, relation=relation, accept=accept)
 
 
-def _certified(
+def _certify_spans(
     spans: Sequence[Span],
     budget: Budget,
     *,
@@ -183,7 +183,7 @@ def reserve_plan(
     move = held(parts)
     state.require_prices(run, move)  # all at once, not one event after another
     for part in parts:
-        if reason := uncounted(part.event, state, scopes):
+        if reason := reason_infinite(part.event, state, scopes):
             raise UnsupportedEventError(part.index, reason, where="plan")
 
     require_budget(scopes, parts, move, held)
@@ -209,7 +209,7 @@ def _insert(
     by: str | None,
 ) -> None:  # fmt: skip
     ids = work.event_ids(state, [part.event for part in parts])
-    common = (OPEN, "{}", bulk.stored(work.connection, moment), by)
+    common = (OPEN, "{}", bulk.to_driver_time(work.connection, moment), by)
     rows = [
         (state.id, run_id, branch_id, ids[one.event], one.first_step, one.steps, one.end, *common)
         for one in parts
@@ -237,5 +237,5 @@ def return_plan(work: UnitOfWork, run_name: str, *, by: str | None = None) -> No
     )
     returned = {(None, reservation.first_step) for reservation in held}
     state.note(act for act in ended if (act.content["name"], act.content["first_step"]) in returned)
-    state.take(run, with_shifts(held_since(before, after), run.shifts), {})
+    state.take(run, with_shifts(compute_held_change(before, after), run.shifts), {})
     work.write()

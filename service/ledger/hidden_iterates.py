@@ -15,7 +15,7 @@ from accounting.guarantees import Guarantee, Status
 from accounting.hidden_state import as_if_shown, guarantee_of_hidden
 from accounting.hidden_state_runs import HiddenRun, order_of, require_bound
 from service.errors import InvalidRequestError
-from service.schemas.assumptions import declared_of
+from service.schemas.assumptions import read_declared
 from service.schemas.event_codec import spans_of
 from service.schemas.ledger_document import LedgerDocument
 from service.schemas.requests import PlannedEvent, Release
@@ -96,14 +96,14 @@ def planned_run(
         InvalidRequestError: an assumption is missing or impossible, or the steps or the dataset are
             of a kind that no bound for hidden iterates covers.
     """
-    declared = declared_of(assumptions, location="assumptions")
+    declared = read_declared(assumptions, location="assumptions")
     order = order_of(spans[0].event.sampling)
     if order is not None and order is not declared.data_order:
         raise InvalidRequestError(
             "assumptions.data_order", f"must be {order}, as the plan's sampling says"
         )
     run = HiddenRun(
-        spans=tuple(_merged(spans)),
+        spans=tuple(_merge_equal_spans(spans)),
         declared=declared,
         dataset_size=dataset_size,
         every_pass=release == "every_pass",
@@ -115,7 +115,7 @@ def planned_run(
     return run
 
 
-def hidden_of(document: LedgerDocument) -> Hidden:
+def read_hidden(document: LedgerDocument) -> Hidden:
     """What a document's run hides, or why every step of it counts as shown.
 
     Raises:
@@ -128,7 +128,7 @@ def hidden_of(document: LedgerDocument) -> Hidden:
         return Hidden(release=document.release, reason=reason)
     _require_steps(document)
     try:
-        declared = declared_of(document.assumptions, location="assumptions")
+        declared = read_declared(document.assumptions, location="assumptions")
     except InvalidRequestError:
         return Hidden(release=document.release, reason=REASON_UNDECLARED)
     run = HiddenRun(
@@ -151,10 +151,10 @@ def _why_unplanned(document: LedgerDocument) -> str | None:
 
 
 def _spans(document: LedgerDocument, events: Sequence[PlannedEvent]) -> list[Span]:
-    return _merged(spans_of(events, dataset_size=document.dataset_size, first_step=0))
+    return _merge_equal_spans(spans_of(events, dataset_size=document.dataset_size, first_step=0))
 
 
-def _merged(spans: Sequence[Span]) -> list[Span]:
+def _merge_equal_spans(spans: Sequence[Span]) -> list[Span]:
     """The spans with adjacent equal events as one."""
     merged: list[Span] = []
     for span in spans:

@@ -55,7 +55,7 @@ _SEVERAL: Final = "at_most_"  # stored before a number of rows
 VERSION_BITS: Final = 62  # drawn anew, so that no two states of a dataset share one
 
 
-def _found(row: Row[Any] | None, noun: str) -> Row[Any]:
+def _require_row(row: Row[Any] | None, noun: str) -> Row[Any]:
     if row is None:
         raise NotFoundError(f"There is no such {noun}.")
     return row
@@ -68,7 +68,7 @@ def find_dataset(connection: Connection, name: str) -> Row[Any]:
         NotFoundError: there is none of that name.
     """
     found = connection.execute(_DATASET_NAMED, {"named": name}).one_or_none()
-    return _found(found, "dataset")
+    return _require_row(found, "dataset")
 
 
 def is_dataset(connection: Connection, name: str) -> bool:
@@ -82,7 +82,7 @@ def find_run(connection: Connection, name: str) -> Row[Any]:
     Raises:
         NotFoundError: there is none of that name.
     """
-    return _found(connection.execute(_RUN_NAMED, {"named": name}).one_or_none(), "run")
+    return _require_row(connection.execute(_RUN_NAMED, {"named": name}).one_or_none(), "run")
 
 
 def lock_dataset(connection: Connection, name: str) -> Row[Any]:
@@ -92,7 +92,7 @@ def lock_dataset(connection: Connection, name: str) -> Row[Any]:
         NotFoundError: there is none of that name.
     """
     found = connection.execute(_DATASET_NAMED.with_for_update(), {"named": name}).one_or_none()
-    return _found(found, "dataset")
+    return _require_row(found, "dataset")
 
 
 def lock_parents(connection: Connection, names: Sequence[str]) -> None:
@@ -113,7 +113,7 @@ def lock_run(connection: Connection, name: str) -> tuple[Row[Any], Row[Any]]:
     Raises:
         NotFoundError: there is no run of that name.
     """
-    dataset = _found(connection.execute(_LOCKED_OF_RUN, {"named": name}).one_or_none(), "run")
+    dataset = _require_row(connection.execute(_LOCKED_OF_RUN, {"named": name}).one_or_none(), "run")
     # Read after the lock is held, so that no other writer can change it from here on.
     return find_run(connection, name), dataset
 
@@ -125,7 +125,7 @@ def find_branch(connection: Connection, run_id: int, name: str) -> Row[Any]:
         NotFoundError: the run has none of that name.
     """
     found = connection.execute(_BRANCH_NAMED, {"run": run_id, "named": name}).one_or_none()
-    return _found(found, "branch")
+    return _require_row(found, "branch")
 
 
 def dataset_of(connection: Connection, run: Row[Any]) -> Row[Any]:
@@ -133,13 +133,13 @@ def dataset_of(connection: Connection, run: Row[Any]) -> Row[Any]:
     return connection.execute(_DATASET_BY_ID, {"dataset": run.dataset_id}).one()
 
 
-def changed(connection: Connection, dataset_id: int) -> None:
+def mark_changed(connection: Connection, dataset_id: int) -> None:
     """Say that something of a dataset has changed; its row is locked."""
     drawn = secrets.randbits(VERSION_BITS)
     connection.execute(_CHANGED, {"dataset": dataset_id, "drawn": drawn})
 
 
-def family_changed(connection: Connection, dataset_id: int) -> None:
+def mark_family_changed(connection: Connection, dataset_id: int) -> None:
     """Say it of a dataset and of all that it was made from; `lock_parents` has locked them."""
     drawn = secrets.randbits(VERSION_BITS)
     connection.execute(_FAMILY_CHANGED, {"dataset": dataset_id, "drawn": drawn})
@@ -170,7 +170,7 @@ def rows_text(rows: RowsPerRecord | None) -> str | None:
     return f"{_SEVERAL}{rows.at_most}" if isinstance(rows, AtMostRows) else rows
 
 
-def rows_told(text: str | None) -> Any:
+def read_rows_per_record(text: str | None) -> Any:
     """The attestation of what is stored."""
     if text is None or not text.removeprefix(_SEVERAL).isdigit():
         return text

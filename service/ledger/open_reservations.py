@@ -78,12 +78,14 @@ def list_reservations(
     """
     dataset, moment = find_dataset(connection, dataset_name), now()
     query = _OF_DATASET.where(reservations.c.id > after).limit(size + 1)
-    if (wanted := _wanted(state, moment)) is not None:
+    if (wanted := _filter_by_state(state, moment)) is not None:
         query = query.where(wanted)
     rows = connection.execute(query, {"dataset": dataset.id}).all()
     scope = dataset_scope(dataset, tally_of(connection, dataset)) if rows else None
     found = [
-        HeldReservation(**reservation_answer([row], moment), epsilon_held=_held(scope, row))
+        HeldReservation(
+            **reservation_answer([row], moment), epsilon_held=_count_reserved_nats(scope, row)
+        )
         for row in rows[:size]
     ]
     return found, rows[size - 1].id if len(rows) > size else None
@@ -99,7 +101,7 @@ def first_open(
     return [ReservationAnswer(**reservation_answer([row], moment)) for row in rows], total or 0
 
 
-def _wanted(state: ReservationState, moment: datetime) -> ColumnElement[bool] | None:
+def _filter_by_state(state: ReservationState, moment: datetime) -> ColumnElement[bool] | None:
     """The rows that `answer_of` calls so."""
     expires_at = reservations.c.expires_at
     lapsed = expires_at.is_not(None) & (expires_at <= moment)
@@ -115,7 +117,7 @@ def _wanted(state: ReservationState, moment: datetime) -> ColumnElement[bool] | 
     }[state]
 
 
-def _held(scope: EnforcedBudget | None, row: Row[Any]) -> float | None:
+def _count_reserved_nats(scope: EnforcedBudget | None, row: Row[Any]) -> float | None:
     """Nats of its dataset's budget that a reservation holds beside everything else. Rounded."""
     if scope is None:
         return None

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Row, bindparam
 
 from service.errors import ConflictError
-from service.ledger.append.admission import held_since, holds
+from service.ledger.append.admission import compute_held_change, holds
 from service.ledger.append.unit_of_work import BranchPlace, UnitOfWork
 from service.ledger.budgets.correction_costs import with_shifts
 from service.ledger.log.row_records import build_reservation_records
@@ -106,7 +106,7 @@ def give_back(
         if reservation.id in ends:
             reservation.end_step, reservation.state = ends[reservation.id], state
     after = holds(branch, branch.next_step, branch.open_pass)
-    dataset.take(run, with_shifts(held_since(before, after), run.shifts), {})
+    dataset.take(run, with_shifts(compute_held_change(before, after), run.shifts), {})
     if run.scope is not None:
         dataset.notes.runs[run.id] = run
     changed = [

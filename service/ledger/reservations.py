@@ -27,7 +27,7 @@ from service.errors import (
 )
 from service.ledger.append.admission import (
     PositionedSpan,
-    held_since,
+    compute_held_change,
     holds,
     require_bounds,
     require_budget,
@@ -126,7 +126,7 @@ def reservation_answer(rows: Sequence[Row[Any]], moment: datetime) -> dict[str, 
         ],
         "first_step": first.first_step,
         "steps": sum(row.steps for row in rows),
-        "recorded": sum(_recorded(row) for row in rows),
+        "recorded": sum(_count_recorded(row) for row in rows),
         "remaining": remaining,
         "state": _state(rows, remaining, lapsed=lapsed),
         "expires_at": None if first.expires_at is None else stamp(first.expires_at),
@@ -141,7 +141,7 @@ def remaining_steps_of(row: Row[Any]) -> int:
     return int(max(0, row.end_step - max(row.first_step, row.next_step)))
 
 
-def _recorded(row: Row[Any]) -> int:
+def _count_recorded(row: Row[Any]) -> int:
     return int(max(0, min(row.next_step, row.first_step + row.steps) - row.first_step))
 
 
@@ -298,7 +298,7 @@ def move_ahead(run: RunState, branch: Branch, parts: Sequence[PositionedSpan]) -
     """What reserving the parts changes."""
     step, open_pass = branch.next_step, branch.open_pass
     more = [part.span() for part in parts]
-    move = held_since(holds(branch, step, open_pass), holds(branch, step, open_pass, more))
+    move = compute_held_change(holds(branch, step, open_pass), holds(branch, step, open_pass, more))
     return with_shifts(move, run.shifts)
 
 

@@ -35,15 +35,15 @@ from service.ledger.log.leaves import Act, append_leaves
 from service.ledger.log.row_records import build_log_records
 from service.ledger.lookups import (
     branches_of,
-    changed,
     find_branch,
     find_dataset,
     find_run,
     lock_dataset,
     lock_run,
+    mark_changed,
 )
 from service.ledger.views import run_answer
-from service.schemas.assumptions import declared_of
+from service.schemas.assumptions import read_declared
 from service.schemas.event_codec import MAIN, canonical, plan_of, spans_of
 from service.schemas.requests import (
     Budget,
@@ -155,7 +155,7 @@ def _require_plan(dataset: Row[Any], new: NewRun) -> None:
         plan = spans_of(new.plan, dataset_size=dataset.dataset_size, first_step=0, location="plan")
     if new.release == EVERY_STEP:
         return
-    declared_of(new.assumptions, location="assumptions")
+    read_declared(new.assumptions, location="assumptions")
     if plan:  # without one every step will count as shown
         planned_run(
             new.assumptions,
@@ -274,7 +274,7 @@ def finish_run(
     if work is not None:
         return_plan(work, run_name, by=by)
     connection.execute(runs.update().where(runs.c.id == run.id).values(state=state))
-    changed(connection, dataset.id)
+    mark_changed(connection, dataset.id)
     if run.state != state:
         ended = build_log_records(connection, "run_state", dataset_id=dataset.id, row=run.id, by=by)
         if reason is not None:
@@ -322,7 +322,7 @@ def record_release(
     added = connection.execute(inserted.on_conflict_do_nothing().returning(releases.c.id)).first()
     if added is not None:
         if run.release != EVERY_STEP:  # what was certified of the run holds no more
-            changed(connection, dataset.id)
+            mark_changed(connection, dataset.id)
         shown = build_log_records(connection, "release", dataset_id=dataset.id, row=added.id, by=by)
         append_leaves(connection, dataset.id, shown)
     recorded_at = connection.execute(

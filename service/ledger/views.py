@@ -14,7 +14,7 @@ from service.ledger.budgets.accumulator import BudgetDelta
 from service.ledger.budgets.budget import dataset_scope, run_scope
 from service.ledger.expired_reservations import expired_reservations
 from service.ledger.log.merkle import Frontier
-from service.ledger.lookups import branches_of, dataset_of, find_dataset, rows_told
+from service.ledger.lookups import branches_of, dataset_of, find_dataset, read_rows_per_record
 from service.schemas.findings import OF_PEOPLE
 from service.schemas.ledger_document import AUDITED
 from service.schemas.requests import SamplingStatus
@@ -110,7 +110,7 @@ def dataset_answer_of(
         privacy_unit=dataset.privacy_unit,
         accept=json.loads(dataset.accept),
         parents=parents,
-        rows_per_parent_record=rows_told(dataset.rows_per_parent_record),
+        rows_per_parent_record=read_rows_per_record(dataset.rows_per_parent_record),
         frozen=dataset.frozen,
         revision=dataset.revision,
         budget=budget,

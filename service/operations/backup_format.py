@@ -110,7 +110,7 @@ _READ: Final[tuple[tuple[type, Codec, str], ...]] = (
 )
 
 
-def written_as(column: Column[Any]) -> Codec | None:
+def find_codec(column: Column[Any]) -> Codec | None:
     """How a value of a column is brought into JSON; none where it is there as it is."""
     return next((codec for kind, codec in _WRITTEN if isinstance(column.type, kind)), None)
 
@@ -196,7 +196,7 @@ class BackupWriter:
     def table(self, name: str, columns: Sequence[Column[Any]], rows: Iterable[Any]) -> None:
         """Write a table."""
         self._line({"table": name, "columns": [column.name for column in columns]})
-        codecs = [(at, codec) for at, one in enumerate(columns) if (codec := written_as(one))]
+        codecs = [(at, codec) for at, one in enumerate(columns) if (codec := find_codec(one))]
         count = 0
         for found in rows:
             row = list(found)

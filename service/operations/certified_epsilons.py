@@ -117,14 +117,16 @@ def _read(
         certified = known.get(_key(row), versions[row.id])
         if certified is None and (deadline is None or time.thread_time() <= deadline):
             deadline = time.thread_time() + seconds if deadline is None else deadline
-            certified = _certified(row, work_out)
+            certified = _compute_epsilon(row, work_out)
             known.put(_key(row), versions[row.id], certified)
         if certified is not None:
             found[row.name] = certified
     return found
 
 
-def _certified(row: Row[Any], work_out: Callable[[Row[Any]], GuaranteeAnswer]) -> CertifiedEpsilon:
+def _compute_epsilon(
+    row: Row[Any], work_out: Callable[[Row[Any]], GuaranteeAnswer]
+) -> CertifiedEpsilon:
     try:
         answer = work_out(row)
     except TooExpensiveError:

@@ -158,7 +158,9 @@ def _write(run_id: int | None, new: Sequence[_Frame], alarms: Sequence[_Frame]) 
     return b"".join(mine)
 
 
-def missed(connection: Connection, topic: Topic, after: int, until: int) -> tuple[bytes, int, bool]:
+def read_missed_page(
+    connection: Connection, topic: Topic, after: int, until: int
+) -> tuple[bytes, int, bool]:
     """A page of the entries between two sequences, the last one read, and if there may be more."""
     asked: dict[str, int] = {"after": after, "until": until}
     if topic.run_id is None:

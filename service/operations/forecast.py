@@ -174,14 +174,14 @@ def _cost(
 ) -> Total:
     """What was recorded since then adds to the filter's sums. Upper, but for a pass's beginning."""
     changes = [
-        _recorded(connection, accumulator, member, since) for member in family if member.head
+        _count_recorded(connection, accumulator, member, since) for member in family if member.head
     ]
     recorded = {event: counts for event, counts in merge_changes(changes).items() if counts.steps}
     after, before = accumulator.sums(BudgetDelta(recorded=recorded)).held, accumulator.sums().held
     return tuple(max(0, a - b) for a, b in zip(after, before, strict=True))
 
 
-def _recorded(
+def _count_recorded(
     connection: Connection, accumulator: BudgetAccumulator, member: _Member, since: datetime
 ) -> Mapping[Any, StepsAndPasses]:
     after = _last_before(connection, member, since)

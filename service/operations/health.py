@@ -59,7 +59,7 @@ class Readiness:
         try:
             found = await self._looks.take()
         except UnavailableError:
-            found = _unanswered(SILENT)
+            found = _unknown_checks(SILENT)
         if found[HealthCheck.MIGRATIONS] == OK and (wrong := await self._trouble()):
             found |= {HealthCheck.DATABASE: wrong}
         return found | {HealthCheck.WRITER: OK if self._writing() else STOPPED}
@@ -75,9 +75,9 @@ class Readiness:
                     }
                 suspended = connection.scalar(select(installation.c.suspended))
         except DamagedError:
-            return _unanswered(DAMAGED)
+            return _unknown_checks(DAMAGED)
         except UnavailableError:
-            return _unanswered(SILENT)
+            return _unknown_checks(SILENT)
         log = OK if suspended is None else str(json.loads(suspended)["state"])
         return {HealthCheck.DATABASE: OK, HealthCheck.MIGRATIONS: OK, HealthCheck.LOG: log}
 
@@ -111,7 +111,7 @@ class Readiness:
                 attempts.mended(failures)
 
 
-def _unanswered(database: str) -> Checks:
+def _unknown_checks(database: str) -> Checks:
     return {
         HealthCheck.DATABASE: database,
         HealthCheck.MIGRATIONS: UNKNOWN,

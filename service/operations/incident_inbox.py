@@ -160,10 +160,10 @@ def list_inbox(
         query = query.where(incidents.c.id < after)
     rows = connection.execute(query).all()
     further = rows[size - 1].id if len(rows) > size else None
-    return handled(connection, rows[:size]), further
+    return read_handled(connection, rows[:size]), further
 
 
-def handled(connection: Connection, rows: Sequence[Row[Any]]) -> list[HandledIncident]:
+def read_handled(connection: Connection, rows: Sequence[Row[Any]]) -> list[HandledIncident]:
     """Some rows of INCIDENT_ROWS, each with what was done about it."""
     told: dict[int, list[Row[Any]]] = {row.id: [] for row in rows}
     expired: set[int] = set()

@@ -199,7 +199,7 @@ def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, about, value=value)
 
 
-def _labelled(
+def _build_metric(
     family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[tuple[str, float]]
 ) -> Metric:
     for label, value in values:
@@ -220,7 +220,7 @@ def process_families(found: Process) -> Iterator[Metric]:
     parts = GaugeMetricFamily(
         "dpledger_ready_part", "Whether a part of /readyz is well.", labels=("part",)
     )
-    yield _labelled(parts, ((name, one in well) for name, one in found.checks.items()))
+    yield _build_metric(parts, ((name, one in well) for name, one in found.checks.items()))
     waiting = found.writer_waiting
     yield _gauge("dpledger_writer_waiting", "Requests that the writer has not taken yet.", waiting)
     questions = found.questions_waiting
@@ -229,11 +229,11 @@ def process_families(found: Process) -> Iterator[Metric]:
     attempts = CounterMetricFamily(
         "dpledger_webhook_attempts", "Attempts to tell an incident.", labels=("outcome",)
     )
-    yield _labelled(attempts, (("delivered", found.delivered), ("failed", found.failed)))
+    yield _build_metric(attempts, (("delivered", found.delivered), ("failed", found.failed)))
     errors = CounterMetricFamily(
         "dpledger_database_errors", "Transactions that the database failed.", labels=("operation",)
     )
-    yield _labelled(errors, (("read", found.read_failures), ("write", found.write_failures)))
+    yield _build_metric(errors, (("read", found.read_failures), ("write", found.write_failures)))
     yield from _witness(found)
 
 
@@ -260,7 +260,7 @@ def ledger_families(found: Figures, limit: frozenset[str] | None) -> Iterator[Me
     entries = sum(count for dataset_id, count in found.entries.items() if dataset_id in seen)
     yield _gauge("dpledger_entries", "Entries of all datasets.", entries)
     states = _totals(found.runs, seen, STATES)
-    yield _labelled(GaugeMetricFamily("dpledger_runs", "Runs.", labels=("state",)), states)
+    yield _build_metric(GaugeMetricFamily("dpledger_runs", "Runs.", labels=("state",)), states)
     contradicted = sum(
         count for dataset_id, count in found.contradicted.items() if dataset_id in seen
     )
@@ -269,13 +269,13 @@ def ledger_families(found: Figures, limit: frozenset[str] | None) -> Iterator[Me
     reservations_by_state = GaugeMetricFamily(
         "dpledger_reservations", "Reservations with steps that have not run.", labels=("state",)
     )
-    yield _labelled(
+    yield _build_metric(
         reservations_by_state, _totals(found.reservations_by_state, seen, _RESERVATION_STATES)
     )
     happened = CounterMetricFamily(
         "dpledger_incidents", "Incidents that the ledger has recorded.", labels=("kind",)
     )
-    yield _labelled(happened, _totals(found.incidents, seen, Kind))
+    yield _build_metric(happened, _totals(found.incidents, seen, Kind))
     if limit is None:
         about = "Incidents that a webhook has not taken yet."
         yield _gauge("dpledger_webhook_waiting", about, found.deliveries)
@@ -313,7 +313,7 @@ def _budget_families(found: Figures, seen: set[int]) -> Iterator[Metric]:
     )
     for name, about, value in kinds:
         family = GaugeMetricFamily(f"dpledger_budget_{name}", about, labels=("dataset",))
-        yield _labelled(family, ((one.dataset, value(one)) for one in told))
+        yield _build_metric(family, ((one.dataset, value(one)) for one in told))
     yield from _dataset_families(found, [dataset_id for dataset_id, _ in mine[:BUDGETS_MAX]])
     about = "Datasets whose budgets are overdrawn, told by name or not."
     yield _gauge("dpledger_budgets_overdrawn", about, sum(one.overdrawn for _, one in mine))
@@ -330,10 +330,10 @@ def _dataset_families(found: Figures, told: Iterable[int]) -> Iterator[Metric]:
     known = ((name, found.certified.get(name)) for name in names.values())
     # Of a null it is not known whether it is infinite or took too much work.
     finite = ((name, one.epsilon) for name, one in known if one and one.epsilon is not None)
-    yield _labelled(certified, finite)
+    yield _build_metric(certified, finite)
     about = "Entries that the dataset's ledger has recorded."
     entries = CounterMetricFamily("dpledger_dataset_entries", about, labels=("dataset",))
-    yield _labelled(
+    yield _build_metric(
         entries, ((name, found.entries[dataset_id]) for dataset_id, name in names.items())
     )
     about = "Incidents that the ledger has recorded of the dataset."

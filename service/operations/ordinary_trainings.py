@@ -55,7 +55,7 @@ def creation_answer(created: DatasetAnswer) -> CreatedDataset:
 
     It prices events: call it after the transaction, so that no lock waits for it.
     """
-    found = _admitted(created)
+    found = _list_admitted(created)
     warnings = [
         f"The budget admits no step of {one.name} (Poisson sampling, q {one.sampling_probability:g}"
         f", noise multiplier {one.noise_multiplier:g}){_cause(created)}. If the dataset is for "
@@ -90,7 +90,7 @@ def admitted_steps(created: DatasetAnswer, events: Sequence[Event]) -> list[int]
     return [0 if cost[0] else held.admissible(held.zero(), cost) for cost in costs]
 
 
-def _admitted(created: DatasetAnswer) -> list[AdmittedTraining]:
+def _list_admitted(created: DatasetAnswer) -> list[AdmittedTraining]:
     steps = admitted_steps(created, [one.event for one in ORDINARY_TRAININGS])
     return [
         AdmittedTraining(

@@ -103,7 +103,7 @@ def begin_target(connection: Connection, target: str, moment: datetime) -> int:
 
 def due(connection: Connection, wants: Wants, moment: datetime) -> Row[Any] | None:
     """The first incident to be sent now, as a row of incidents.INCIDENT_ROWS."""
-    return connection.execute(_DUE, _asked(wants, moment) | _times(moment)).first()
+    return connection.execute(_DUE, _query_values(wants, moment) | _times(moment)).first()
 
 
 def _times(moment: datetime) -> dict[str, datetime]:
@@ -168,12 +168,12 @@ def _settle(
 
 def waiting(connection: Connection, wants: Wants, moment: datetime) -> int:
     """How many incidents a target has not taken yet."""
-    return connection.scalar(_WAITING, _asked(wants, moment)) or 0
+    return connection.scalar(_WAITING, _query_values(wants, moment)) or 0
 
 
-def settled(connection: Connection, wants: Wants, moment: datetime) -> int:
+def find_settled_row(connection: Connection, wants: Wants, moment: datetime) -> int:
     """The row up to which nothing is left to send, nor can come to be."""
-    asked = _asked(wants, moment) | {"recent": moment - RECENT}
+    asked = _query_values(wants, moment) | {"recent": moment - RECENT}
     first = connection.scalar(_FIRST_OPEN, asked)
     if first is not None:
         return int(first) - 1
@@ -181,7 +181,7 @@ def settled(connection: Connection, wants: Wants, moment: datetime) -> int:
     return max(wants.after, last or 0)
 
 
-def _asked(wants: Wants, moment: datetime) -> dict[str, Any]:
+def _query_values(wants: Wants, moment: datetime) -> dict[str, Any]:
     return {
         "target": wants.target,
         "kinds": wants.kinds,

@@ -257,7 +257,7 @@ class WebhookSender:
             return
         self._settled_at = time.monotonic()
         with snapshot(self._engine) as connection:
-            after = webhook_queue.settled(connection, self._wants, now())
+            after = webhook_queue.find_settled_row(connection, self._wants, now())
         self._wants = replace(self._wants, after=after)
 
 

@@ -70,7 +70,7 @@ class HidingAssumptions(Wire):
         )
 
 
-def declared_of(assumptions: Mapping[str, Any], *, location: str) -> Declared:
+def read_declared(assumptions: Mapping[str, Any], *, location: str) -> Declared:
     """The facts that assumptions declare.
 
     Raises:

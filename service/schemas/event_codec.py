@@ -118,7 +118,7 @@ def _cut(
         yield begin, part
 
 
-def laid_over(
+def overlay(
     part: tuple[int, int, T], over: Sequence[tuple[int, int, T]]
 ) -> Iterator[tuple[int, int, T]]:
     """Steps with corrections laid over them, in order.

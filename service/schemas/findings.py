@@ -30,7 +30,7 @@ _Level = Annotated[float, Within(0, 1, ends="()")]
 _Reason = Annotated[str, Field(max_length=500), AfterValidator(printable)]
 
 
-def _seen(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+def _validate_once(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     # One fault in the sender's words, not one for each member of the union.
     try:
         return validate(value)
@@ -48,7 +48,7 @@ SeenValue = Annotated[
     | Annotated[int, _MARGINS]
     | Annotated[float, _MARGINS]
     | Annotated[str, Field(max_length=200), AfterValidator(printable)],
-    WrapValidator(_seen),
+    WrapValidator(_validate_once),
 ]
 
 

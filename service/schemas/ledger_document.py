@@ -17,7 +17,7 @@ from service.schemas.event_codec import (
     Lines,
     Taken,
     _cut,
-    laid_over,
+    overlay,
     spans_of,
     to_event,
 )
@@ -160,7 +160,7 @@ class LedgerDocument(Wire):
         for name, first_step, spans in self._sequences():
             found = sorted(over.pop(name, []), key=lambda one: one[0])
             _require_recorded(found, first_step, first_step + sum(span.steps for span in spans))
-            corrected = list(_corrected(spans, found, first_step))
+            corrected = list(_overlay_corrections(spans, found, first_step))
             sequences.append((name, first_step, corrected))
         if over:
             raise InvalidRequestError(
@@ -255,11 +255,11 @@ def _require_recorded(found: Sequence[tuple[int, int, Event]], first_step: int, 
         first_step = high
 
 
-def _corrected(
+def _overlay_corrections(
     spans: Iterable[Span], over: Sequence[tuple[int, int, Event]], first_step: int
 ) -> Iterator[Span]:
     for span in spans:
-        for _, steps, event in laid_over((first_step, span.steps, span.event), over):
+        for _, steps, event in overlay((first_step, span.steps, span.event), over):
             if not is_correctable(span.event, event):
                 raise InvalidRequestError("corrections", CORRECTABLE)
             yield Span(event=event, steps=steps)

@@ -10,7 +10,7 @@ from accounting.calibration import Calibrated, Parameter
 from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Guarantee, Status
-from accounting.work_limit import attempted
+from accounting.work_limit import attempt
 from service.schemas.requests import EnvelopeItemMessage, FilterKind, Release
 from service.schemas.responses import EVERY_STEP, Answer, GuaranteeAnswer, guarantee_answer
 
@@ -115,7 +115,7 @@ def trials_apart(
     if recorded is None:
         return None
     trials, apart = recorded
-    found = attempted(
+    found = attempt(
         work_budgets.TRIALS_APART,
         lambda: best_bound(apart, relation=relation, delta=delta, accept=accept, with_lower=False),
     )

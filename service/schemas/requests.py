@@ -55,27 +55,27 @@ def printable(text: str) -> str:
     """
     if not text.isprintable():
         raise PydanticCustomError("not_printable", "must be printable text")
-    if text and (_UNSEEN.search(text) or not text.strip() or _stacked(text)):
+    if text and (_UNSEEN.search(text) or not text.strip() or _has_stacked_marks(text)):
         message = "must be visible text, with at most {most} combining marks in a row"
         raise PydanticCustomError("not_visible", message, {"most": MARKS_MAX})
     return text
 
 
-def _stacked(text: str) -> bool:
+def _has_stacked_marks(text: str) -> bool:
     """Whether a combining mark stands first, or more than MARKS_MAX of them in a row."""
     marks = "".join("m" if unicodedata.category(one) in ("Mn", "Me") else "." for one in text)
     return marks.startswith("m") or "m" * (MARKS_MAX + 1) in marks
 
 
-def composed(value: Any) -> Any:
+def compose_unicode(value: Any) -> Any:
     """A value with every text in Unicode's form C: two texts that look the same are then equal."""
     match value:
         case str():
             return unicodedata.normalize("NFC", value)
         case dict():
-            return {composed(name): composed(one) for name, one in value.items()}
+            return {compose_unicode(name): compose_unicode(one) for name, one in value.items()}
         case list():
-            return [composed(one) for one in value]
+            return [compose_unicode(one) for one in value]
         case _:
             return value
 
@@ -85,13 +85,15 @@ def valid_name(text: str) -> bool:
     return re.fullmatch(NAME_PATTERN[:-1], text) is not None
 
 
-def _named(text: str) -> str:
+def _require_name(text: str) -> str:
     if not valid_name(text):
         raise PydanticCustomError("not_a_name", "must match [a-z0-9][a-z0-9._-]{0,62}")
     return text
 
 
-Name = Annotated[str, AfterValidator(_named), Field(json_schema_extra={"pattern": NAME_PATTERN})]
+Name = Annotated[
+    str, AfterValidator(_require_name), Field(json_schema_extra={"pattern": NAME_PATTERN})
+]
 PERSON_LENGTH_MAX: Final = 511
 PersonName = Annotated[str, Field(min_length=1, max_length=PERSON_LENGTH_MAX)]
 # Who acted: a key by its name, or a person or pod as an identity provider names it, issuer#subject.
@@ -243,7 +245,7 @@ class DatasetChange(Body):
     void_reservations: bool = False
 
 
-def _attested(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+def _validate_attestation(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     # One fault in the sender's words, not one for each member of the union.
     try:
         return validate(value)
@@ -255,7 +257,7 @@ def _attested(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 
 
 Stages = Annotated[list[StageMessage], Field(max_length=STAGES_MAX)]
-Attested = Annotated[bool | float | Text | Stages | None, WrapValidator(_attested)]
+Attested = Annotated[bool | float | Text | Stages | None, WrapValidator(_validate_attestation)]
 Assumptions = Annotated[dict[Name, Attested], Field(max_length=LABELS_MAX)]
 Labels = Annotated[dict[Name, Text], Field(max_length=LABELS_MAX)]
 

@@ -241,7 +241,7 @@ def to_sampling(
         case PoissonSampling():
             return _poisson(message, dataset_size, location)
         case TruncatedPoissonSampling() | FixedSizeSampling() | WithReplacementSampling():
-            return _of_known_size(message, _known(dataset_size, location), location)
+            return _of_known_size(message, _require_dataset_size(dataset_size, location), location)
         case CyclicSampling() | ShuffleSampling():
             return _in_order(message, dataset_size, location)
         case BallsAndBinsSampling() | RandomAllocationSampling() | NonUniformSampling():
@@ -254,7 +254,7 @@ def to_sampling(
 
 def _poisson(message: PoissonSampling, dataset_size: int | None, location: str) -> core.Sampling:
     if message.expected_batch_size is not None:
-        n = _known(dataset_size, location)
+        n = _require_dataset_size(dataset_size, location)
         _fits(message.expected_batch_size, n, f"{location}.expected_batch_size")
         rate = max(PROBABILITY_MIN, message.expected_batch_size / n)
         return core.Poisson(sampling_probability=rate)
@@ -354,7 +354,7 @@ def _each_by_itself(
             assert_never(message)
 
 
-def _known(dataset_size: int | None, location: str) -> int:
+def _require_dataset_size(dataset_size: int | None, location: str) -> int:
     if dataset_size is None:
         raise InvalidRequestError(location, "this sampling needs a dataset_size")
     return dataset_size

@@ -46,7 +46,7 @@ _NEW_JSON: Final = (
 )
 
 
-def stored(connection: Connection, moment: datetime) -> datetime | str:
+def to_driver_time(connection: Connection, moment: datetime) -> datetime | str:
     """A time as the driver takes it; SQLite has text, as SQLAlchemy writes and reads it."""
     if connection.dialect.name == "postgresql":
         return moment
@@ -54,7 +54,7 @@ def stored(connection: Connection, moment: datetime) -> datetime | str:
 
 
 @contextmanager
-def pipelined(connection: Connection) -> Iterator[None]:
+def pipeline(connection: Connection) -> Iterator[None]:
     """Statements on tables of their own, sent as one where the database can: one wait for all."""
     if connection.dialect.name != "postgresql":
         yield

@@ -253,7 +253,7 @@ class DedicatedConnection:
             try:
                 with _translated_errors(self._engine.dialect):
                     if self._connection is None:
-                        self._connection = _dedicated(self._engine)
+                        self._connection = _open_dedicated(self._engine)
                 with _unit(self._connection):
                     yield self._connection
             except BaseException:
@@ -297,7 +297,7 @@ def _unit(connection: Connection) -> Iterator[None]:
     """A transaction on a connection, which is not used again if the database failed in it."""
     try:
         with _translated_errors(connection.dialect):
-            with _begun(connection):
+            with _in_transaction(connection):
                 yield
             _require_same(connection)
             _require_replicated(connection)
@@ -338,7 +338,7 @@ def _refusal(error: Exception, driver: Any) -> UnavailableError | None:
     return UnavailableError(UNAVAILABLE)  # no connection was free
 
 
-def _dedicated(engine: Engine) -> Connection:
+def _open_dedicated(engine: Engine) -> Connection:
     options: dict[str, Any] = {_DEDICATED: True}
     if engine.dialect.name == "postgresql":
         options["isolation_level"] = "AUTOCOMMIT"  # the driver sends no BEGIN of its own
@@ -346,7 +346,7 @@ def _dedicated(engine: Engine) -> Connection:
 
 
 @contextmanager
-def _begun(connection: Connection) -> Iterator[None]:
+def _in_transaction(connection: Connection) -> Iterator[None]:
     """A transaction, on the driver's own cursor where the connection is dedicated."""
     if not connection.get_execution_options().get(_DEDICATED, False):
         with connection.begin():

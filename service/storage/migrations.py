@@ -15,7 +15,7 @@ from sqlalchemy.exc import DatabaseError
 
 from service.errors import DamagedError, StartupError
 from service.storage.engine import snapshot, sqlite_path, transaction
-from service.storage.sqlite import is_blank, left_behind, require_unused
+from service.storage.sqlite import find_earlier_ledger, is_blank, require_unused
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -202,7 +202,7 @@ def _revision_before(
     """The revision of a database that may be upgraded."""
     path = sqlite_path(engine)
     # Looked at first: another process that begins the ledger now leaves the same behind.
-    was_there = path is not None and left_behind(path) is not None
+    was_there = path is not None and find_earlier_ledger(path) is not None
     found = current(engine)
     _require_known(found)
     if found is None and path is not None and was_there and not new:

@@ -42,7 +42,7 @@ def is_blank(path: Path) -> bool:
     return path.parent.is_dir() and (not path.exists() or path.stat().st_size == 0)
 
 
-def left_behind(path: Path) -> Path | None:
+def find_earlier_ledger(path: Path) -> Path | None:
     """What shows that a ledger was kept at a path before, whatever is there now."""
     key, log = beside(path, KEY_SUFFIX), beside(path, _WAL_SUFFIX)
     if key.exists():
@@ -57,7 +57,7 @@ def require_unused(path: Path) -> None:
     Raises:
         StartupError: something of it is still there.
     """
-    if found := left_behind(path):
+    if found := find_earlier_ledger(path):
         raise StartupError(
             f"There was a ledger at {path}, for {found.name} is there, and it is gone or empty. "
             "Bring it back: mount the right folder, or restore a backup. To begin a new ledger in "

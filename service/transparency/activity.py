@@ -150,7 +150,7 @@ class Stretch(NamedTuple):
     last_recorded_at: str
 
 
-def recorded_by(connection: Connection, key: str, dataset: str | None) -> Iterator[Stretch]:
+def find_stretches(connection: Connection, key: str, dataset: str | None) -> Iterator[Stretch]:
     """Every stretch of entries that a key recorded, by dataset in the order of their beginnings.
 
     Entries from before a ledger had a log name no key, and are none of these.

@@ -89,7 +89,7 @@ def level_of(audit: AuditFinding) -> float:
     return level_of_audit(audit.number, audit.significance)
 
 
-def found_of(audit: AuditFinding, correct: int) -> tuple[float, float]:
+def compute_lower_epsilons(audit: AuditFinding, correct: int) -> tuple[float, float]:
     """Epsilon at least: by the printed formula, and by the bound that is attained. Lower."""
     return _least(audit.canaries, audit.guesses, correct, audit.delta, level_of(audit))
 
@@ -106,7 +106,7 @@ def stated_audits(document: LedgerDocument) -> list[dict[str, Any]]:
         told = plan.model_dump(
             include={"number", "canaries", "guesses", "delta", "registered", "synthetic"}
         )
-        least, sharper = found_of(plan, one.correct)
+        least, sharper = compute_lower_epsilons(plan, one.correct)
         stated.append(
             told
             | {"correct": one.correct, "level": level_of(plan), "epsilon_at_least": least}
@@ -140,7 +140,7 @@ def _answer(
     result: AuditResultFinding | None,
     ended_at: str | None,
 ) -> AuditAnswer:
-    least = None if result is None else found_of(audit, result.correct)
+    least = None if result is None else compute_lower_epsilons(audit, result.correct)
     told = {name: getattr(audit, name) for name in AuditPlan.model_fields}
     return AuditAnswer(
         **told,

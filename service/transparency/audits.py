@@ -39,7 +39,7 @@ from service.transparency.audit_answers import (
     AuditAnswer,
     AuditList,
     audit_answers,
-    found_of,
+    compute_lower_epsilons,
     level_of,
 )
 
@@ -231,7 +231,7 @@ def _end(
         "audit": audit.number,
         "epsilon": compared.epsilon,
         "delta": compared.delta,
-        "epsilon_at_least": max(found_of(audit, correct)),
+        "epsilon_at_least": max(compute_lower_epsilons(audit, correct)),
         "p_value": compared.p_value,
         "level": level_of(audit),
     }

@@ -34,7 +34,7 @@ class Contradicted:
     reason: str
 
 
-def judged(
+def compare_head(
     connection: Connection, present: LogHeads, head: Head, *, generation: int, public_key: str
 ) -> Continued | Abandoned | Contradicted:
     """What a head that was signed with a key in a generation is to the logs as they are."""
@@ -59,7 +59,7 @@ def _stands(
     return then is None or _reason(connection, present, then) is None
 
 
-def contradicted(
+def find_contradicted_heads(
     connection: Connection,
     present: LogHeads,
     heads: Iterable[Head],
@@ -69,7 +69,7 @@ def contradicted(
 ) -> list[Contradicted]:
     """Those of some signed heads that the ledger contradicts."""
     found = (
-        judged(connection, present, head, generation=generation, public_key=public_key)
+        compare_head(connection, present, head, generation=generation, public_key=public_key)
         for head in heads
     )
     return [one for one in found if isinstance(one, Contradicted)]

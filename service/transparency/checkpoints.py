@@ -17,8 +17,8 @@ from service.schemas.event_codec import canonical
 from service.schemas.message import Sha256, Wire
 from service.storage.tables import datasets, distinct_events, installation
 from service.transparency.log_heads import Head, LeafCount, LedgerId, place
-from service.transparency.reconciliation import Reconciliation, followed, reconciliations
-from service.transparency.signing import Signer, verified
+from service.transparency.reconciliation import Reconciliation, list_effective, reconciliations
+from service.transparency.signing import Signer, verify_signature
 
 _FORMAT: Final = "dpledger-checkpoint/1"
 CHECKPOINT_PREFIX: Final = (
@@ -58,7 +58,7 @@ class SignedCheckpoint(Wire):
 
     def holds(self, public_key: str) -> bool:
         """Whether it was signed with a key."""
-        return verified(public_key, self.checkpoint.message(), self.signature)
+        return verify_signature(public_key, self.checkpoint.message(), self.signature)
 
 
 class Part(SignedCheckpoint, defer_build=False):
@@ -132,7 +132,7 @@ class LogHeads:
 
     def followed(self, public_key: str) -> list[Reconciliation]:
         """The reconciliations that were signed with a key."""
-        return followed(self._told, ledger_id=self.ledger_id, public_key=public_key)
+        return list_effective(self._told, ledger_id=self.ledger_id, public_key=public_key)
 
     def generation(self, public_key: str) -> int:
         """The present generation: 0 where nothing was ever lost."""

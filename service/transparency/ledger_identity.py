@@ -27,7 +27,7 @@ def rename(connection: Connection, *, reason: str) -> str:
     return drawn
 
 
-def named_by(told: Iterable[Mapping[str, Any]]) -> str | None:
+def find_identity(told: Iterable[Mapping[str, Any]]) -> str | None:
     """The identity that the latest of some acts gave a ledger; none where none did.
 
     Raises:

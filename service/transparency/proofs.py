@@ -11,11 +11,11 @@ from service.ledger.log.merkle import consistency_path, inclusion_path
 from service.ledger.lookups import find_dataset
 from service.schemas.responses import Answer
 from service.storage.engine import snapshot
-from service.transparency.checkpoint_comparison import Abandoned, Contradicted, judged
+from service.transparency.checkpoint_comparison import Abandoned, Contradicted, compare_head
 from service.transparency.checkpoints import LogHeads, Part
 from service.transparency.head_tree import HeadTree
 from service.transparency.recovery import suspend
-from service.transparency.signing import Signer, required
+from service.transparency.signing import Signer, require_signer
 from service.transparency.stored_tree import Tree
 
 _Verdict = Literal["extends", "abandoned"]
@@ -143,7 +143,7 @@ def compare_checkpoint(
         LedgerSuspendedError: it contradicts the ledger.
         UnavailableError: there is no key; or the ledger was reconciled at this moment.
     """
-    signer = required(signer)
+    signer = require_signer(signer)
     if not kept.holds(signer.public_key):
         raise InvalidRequestError(
             "body.signature", f"must be of key {signer.key_id}, and the head in what it signs"
@@ -153,13 +153,13 @@ def compare_checkpoint(
         present = _present(connection, heads or HeadTree(), kept.head.dataset)
         if kept.checkpoint.ledger_id != present.ledger_id:
             raise ConflictError(ANOTHER_LEDGER)
-        found = judged(
+        found = compare_head(
             connection, present, kept.head, generation=generation, public_key=signer.public_key
         )
         if not isinstance(found, Contradicted):
             part = present.part(signer, kept.head.dataset)
             tree = Tree(connection, present.logs[kept.head.dataset][0], part.head.size)
-            return _compared(
+            return _build_comparison(
                 found.by.text if isinstance(found, Abandoned) else None, kept, part, tree
             )
     after = suspend(engine, [kept.head], generation=generation, by=by, signer=signer)
@@ -176,7 +176,7 @@ def _present(connection: Connection, heads: HeadTree, dataset: str | None) -> Lo
         return LogHeads.of(connection)
 
 
-def _compared(reason: str | None, kept: Part, part: Part, tree: Tree) -> ComparisonAnswer:
+def _build_comparison(reason: str | None, kept: Part, part: Part, tree: Tree) -> ComparisonAnswer:
     path: list[bytes] = []
     if reason is None:
         path = consistency_path(kept.head.size, part.head.size, tree.subtree)

@@ -21,7 +21,7 @@ from service.schemas.message import Wire
 from service.schemas.requests import Name, Text
 from service.storage.tables import acts
 from service.transparency.log_heads import COUNT_MAX, Head, LeafCount, LedgerId
-from service.transparency.signing import Signer, key_id_of, verified
+from service.transparency.signing import Signer, key_id_of, verify_signature
 
 RECONCILIATION_FORMAT: Final = "dpledger-reconciliation/1"
 _PREFIX: Final = b"dpledger reconciliation 1\n"  # a signature of one is one of nothing else
@@ -74,7 +74,7 @@ class Reconciliation(ReconciliationStatement):
                 place in the log.
         """
         found = cls.model_validate(json.loads(content))
-        if not verified(found.public_key, _message(found), found.signature):
+        if not verify_signature(found.public_key, _message(found), found.signature):
             raise ValueError("It is not signed with the key that it names.")
         if found.key_id != key_id_of(found.public_key):
             raise ValueError("It names its key wrongly.")
@@ -121,7 +121,7 @@ def _read(row: Any) -> Reconciliation | None:
         return None  # forged without the key; it begins nothing and excuses nothing
 
 
-def followed(
+def list_effective(
     told: Iterable[Reconciliation], *, ledger_id: str, public_key: str
 ) -> list[Reconciliation]:
     """Those that count under a key: each begins a later generation than the one before."""
@@ -168,7 +168,7 @@ class Suspension(Wire):
     def proven(self, *, ledger_id: str, public_key: str) -> list[ReportedHead]:
         """What was indeed shown: the list, if it was signed with the key."""
         message = _loss_message(ledger_id, self.lost)
-        return self.lost if verified(public_key, message, self.signature) else []
+        return self.lost if verify_signature(public_key, message, self.signature) else []
 
     def with_more(
         self, lost: list[ReportedHead], *, ledger_id: str, signer: Signer
@@ -178,7 +178,7 @@ class Suspension(Wire):
         return self.model_copy(update={"lost": lost, "signature": signature})
 
 
-def joined(lost: Iterable[ReportedHead]) -> list[ReportedHead]:
+def merge_reported_heads(lost: Iterable[ReportedHead]) -> list[ReportedHead]:
     """One for each log: of two branches that were lost, one may have more leaves, one steps."""
     longest: dict[str | None, ReportedHead] = {}
     for one in lost:

@@ -26,7 +26,11 @@ from service.schemas.requests import Name, Text
 from service.schemas.responses import Answer
 from service.storage.engine import hold, snapshot, transaction
 from service.storage.tables import datasets, distinct_events, installation
-from service.transparency.checkpoint_comparison import Contradicted, contradicted, judged
+from service.transparency.checkpoint_comparison import (
+    Contradicted,
+    compare_head,
+    find_contradicted_heads,
+)
 from service.transparency.checkpoints import LogHeads
 from service.transparency.log_heads import Head, LeafCount
 from service.transparency.reconciliation import (
@@ -36,9 +40,9 @@ from service.transparency.reconciliation import (
     ReconciliationStatement,
     ReportedHead,
     Suspension,
-    joined,
+    merge_reported_heads,
 )
-from service.transparency.signing import Signer, required
+from service.transparency.signing import Signer, require_signer
 
 LOGS_MAX: Final = 1000  # named in one request
 SUSPENDED: Final = "suspended"  # acts
@@ -147,7 +151,9 @@ def suspend(
     with transaction(engine) as connection:
         _lock(connection, {head.dataset for head in heads})
         present, key = LogHeads.of(connection), signer.public_key
-        found = contradicted(connection, present, heads, generation=generation, public_key=key)
+        found = find_contradicted_heads(
+            connection, present, heads, generation=generation, public_key=key
+        )
         if found:
             _suspend(connection, found, generation=generation, by=by, signer=signer)
         return ledger_status(connection)
@@ -178,7 +184,7 @@ def _suspend(
     if row.suspended is not None:
         told = Suspension.read(row.suspended)
     known = told.proven(ledger_id=row.ledger_id, public_key=signer.public_key)
-    lost = joined([*known, *(ReportedHead.of(one.head, generation) for one in found)])
+    lost = merge_reported_heads([*known, *(ReportedHead.of(one.head, generation) for one in found)])
     if row.suspended is not None and lost == told.lost == known:
         return
     told = told.with_more(lost, ledger_id=row.ledger_id, signer=signer)
@@ -226,7 +232,7 @@ def recover(connection: Connection, *, reason: str, by: str | None) -> LedgerSta
     Raises:
         ConflictError: it is not suspended.
     """
-    told = _told(connection)
+    told = _read_suspension(connection)
     if told.state != RECOVERING:
         opened = told.model_copy(update={"state": RECOVERING})
         stored = canonical(opened.model_dump())
@@ -244,10 +250,12 @@ def reconcile(
         ConflictError: it is not suspended; or steps that were signed are not recorded.
         UnavailableError: there is no key to sign it with.
     """
-    told = _told(connection)
+    told = _read_suspension(connection)
     _require_recorded(ledger_status(connection).lost, given)
-    statement = _stated(connection, told, given, by=by, public_key=required(signer).public_key)
-    signed = Reconciliation.signed(statement, required(signer))
+    statement = _build_statement(
+        connection, told, given, by=by, public_key=require_signer(signer).public_key
+    )
+    signed = Reconciliation.signed(statement, require_signer(signer))
     append_leaves(connection, None, [Act(RECONCILED, signed.model_dump(), by)])
     connection.execute(update(installation).values(suspended=None, suspended_at=None))
     _LOGGER.warning("ledger reconciled", extra={"reason": given.reason, "key": by})
@@ -268,7 +276,7 @@ def _require_recorded(lost: Iterable[Lost], given: Reconciled) -> None:
         )
 
 
-def _stated(
+def _build_statement(
     connection: Connection, told: Suspension, given: Reconciled, *, by: str | None, public_key: str
 ) -> ReconciliationStatement:
     """What is abandoned: what was shown and signed, and does not fit the logs as they are now."""
@@ -278,7 +286,7 @@ def _stated(
         one.head()
         for one in shown
         if isinstance(
-            judged(
+            compare_head(
                 connection, present, one.head(), generation=one.generation, public_key=public_key
             ),
             Contradicted,
@@ -297,7 +305,7 @@ def _stated(
     )
 
 
-def _told(connection: Connection) -> Suspension:
+def _read_suspension(connection: Connection) -> Suspension:
     row = connection.execute(_INSTALLATION).one()
     if row.suspended is None:
         raise ConflictError("The ledger is not suspended.")

@@ -132,7 +132,7 @@ def _private_key(raw: bytes) -> "Ed25519PrivateKey":
     return Ed25519PrivateKey.from_private_bytes(raw)
 
 
-def required(signer: Signer | None) -> Signer:
+def require_signer(signer: Signer | None) -> Signer:
     """The key that signs.
 
     Raises:
@@ -143,7 +143,7 @@ def required(signer: Signer | None) -> Signer:
     return signer
 
 
-def verified(public_key: str, data: bytes, signature: str) -> bool:
+def verify_signature(public_key: str, data: bytes, signature: str) -> bool:
     """Whether a signature of bytes was made with a key.
 
     Never with a key of small order, nor with a first half of a signature that no signer draws: of

@@ -234,7 +234,7 @@ def next_line(
     """
     begins = present.generation(signer.public_key) > seen.generation
     moved = [
-        _moved(connection, present, head, seen.heads.get(head.dataset))
+        _read_moved_head(connection, present, head, seen.heads.get(head.dataset))
         for head in present.in_order
         if begins or head != seen.heads.get(head.dataset)
     ]
@@ -243,7 +243,9 @@ def next_line(
     return WitnessLine(format=_FORMAT, checkpoint=present.signed(signer), heads=moved)
 
 
-def _moved(connection: Connection, present: LogHeads, head: Head, known: Head | None) -> Moved:
+def _read_moved_head(
+    connection: Connection, present: LogHeads, head: Head, known: Head | None
+) -> Moved:
     tree = Tree(connection, present.logs[head.dataset][0], head.size)
     first = 0
     if known is not None and known.size <= head.size:

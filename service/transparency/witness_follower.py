@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from service.errors import LedgerError, StartupError
 from service.settings import Settings
 from service.storage.engine import snapshot
-from service.transparency.checkpoint_comparison import contradicted
+from service.transparency.checkpoint_comparison import find_contradicted_heads
 from service.transparency.checkpoints import LogHeads
 from service.transparency.recovery import LedgerStatus, ledger_status, suspend
 from service.transparency.signing import Signer
@@ -85,7 +85,7 @@ class Follower:
             if seen.last and seen.last.signed.checkpoint.ledger_id != present.ledger_id:
                 raise WitnessError(f"{self._path} is of another ledger than this one.")
             heads, key = list(seen.heads.values()), self._signer.public_key
-            if not contradicted(
+            if not find_contradicted_heads(
                 connection, present, heads, generation=seen.generation, public_key=key
             ):
                 # While it recovers, the ledger is not what it will be: the witness waits.

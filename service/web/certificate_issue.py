@@ -34,7 +34,7 @@ class CertificateQuery(Parameters):
     )
 
 
-def issued(
+def answer_certificate(
     kind: str,
     name: str,
     query: CertificateQuery,

@@ -78,7 +78,7 @@ class EventStream(Response):
         subscriber = Subscriber(topic=self._topic, key=self._caller.name, allowed=self._allowed)
         with self._feed.seat(subscriber):
             sending = asyncio.create_task(self._send_all(subscriber, send))
-            leaving = asyncio.create_task(_left(receive))
+            leaving = asyncio.create_task(_wait_until_left(receive))
             try:
                 await asyncio.wait(
                     {sending, leaving, subscriber.ended}, return_when=asyncio.FIRST_COMPLETED
@@ -126,7 +126,7 @@ class EventStream(Response):
 
     def _missed(self, after: int, until: int) -> tuple[bytes, int, bool]:
         with snapshot(self._feed.engine) as connection:
-            return feed_messages.missed(connection, self._topic, after, until)
+            return feed_messages.read_missed_page(connection, self._topic, after, until)
 
     def _state(self) -> tuple[bytes, int]:
         with snapshot(self._feed.engine) as connection:
@@ -145,7 +145,7 @@ async def _write(send: Send, body: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_until_left(receive: Receive) -> None:
     """Wait until the reader is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -163,7 +163,7 @@ def run_topic(engine: Engine, name: str) -> tuple[Topic, int]:
     return Topic(dataset_id=run.dataset_id, run_id=run.id), head
 
 
-def resumed(request: Request, query: StreamQuery, head: int) -> int | None:
+def find_resume_point(request: Request, query: StreamQuery, head: int) -> int | None:
     """The sequence to resume after. The header wins: browsers add it to an address they keep.
 
     Raises:

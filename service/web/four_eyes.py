@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row
 from service.errors import ForbiddenError
 from service.identity.authentication import Caller
 from service.identity.keys import Role
-from service.identity.ownership import moves_others, unreached_above
+from service.identity.ownership import find_unreached_ancestor, moves_others
 from service.ledger.append.write_access import run_in_write_transaction
 from service.ledger.change_requests import decisions, four_eyes, records
 from service.ledger.change_requests.messages import ChangeRequestAnswer
@@ -85,7 +85,7 @@ def decide_request(
 
 def _require_reach(connection: Connection, asked: Row[Any], caller: Caller) -> None:
     voids = asked.target is not None or json.loads(asked.change).get("void_reservations")
-    above = unreached_above(connection, caller, asked.dataset) if voids else None
+    above = find_unreached_ancestor(connection, caller, asked.dataset) if voids else None
     if above is not None:
         raise ForbiddenError(
             f"The change also counts in {above}, which {asked.dataset} was made from and your key "

@@ -378,13 +378,15 @@ class PageLoader:
         await self.app(scope, receive, send)
 
     async def _load(self, app: FastAPI) -> None:
-        install = await asyncio.to_thread(_loaded, self._single_sign_on)  # steps go on meanwhile
+        install = await asyncio.to_thread(
+            _load_pages, self._single_sign_on
+        )  # steps go on meanwhile
         install(app)
         build_messages()  # those of pages, too
         self._loaded = True
 
 
-def _loaded(single_sign_on: bool) -> Callable[[FastAPI], None]:
+def _load_pages(single_sign_on: bool) -> Callable[[FastAPI], None]:
     from service.web.dashboard.routes import install_pages, page_modules  # as the class says
 
     return partial(install_pages, modules=page_modules(single_sign_on=single_sign_on))

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
 from service.errors import InvalidRequestError, UnavailableError, UnsupportedMediaTypeError
-from service.identity.authentication import Caller, authenticate, scopes_needed
+from service.identity.authentication import Caller, authenticate, list_needed_scopes
 from service.ledger.budgets.strategies import Sensitivities
 from service.schemas.correlated.strategies import steps_in
 from service.web.concurrency_limit import ConcurrencyLimiter
@@ -85,7 +85,7 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's handler."""
         handler = super().get_route_handler()
-        needed = scopes_needed(self.dependant)
+        needed = list_needed_scopes(self.dependant)
         costs = is_expensive(self.endpoint)
         reads, asks = self.body_field is not None, self.body_field is not None or costs
         rules = QueryRules.of_route(self.dependant)
@@ -108,7 +108,7 @@ class StrictRoute(APIRoute):
                 if costs and await checked.is_disconnected():
                     raise UnavailableError("The client has disconnected.")
                 if reads:
-                    checked.parsed = await _parsed(body)
+                    checked.parsed = await _parse_body(body)
                     await fill_in_strategies(request, checked.parsed)
                 return await handler(checked)
 
@@ -146,7 +146,7 @@ async def fill_in_strategies(request: Request, body: Any) -> None:
         await run_in_threadpool(known.fill_in, body)
 
 
-async def _parsed(body: bytes) -> Any:
+async def _parse_body(body: bytes) -> Any:
     return (
         parse_json(body) if len(body) <= INLINE_BYTES else await run_in_threadpool(parse_json, body)
     )

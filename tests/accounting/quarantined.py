@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting import THEOREMS
-from service.cli.calculations import evaluated
+from service.cli.calculations import evaluate_theorem
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "documents_conjectures.json"
 
@@ -27,7 +27,7 @@ STATED = {one.id: one for one in THEOREMS}
 
 def said(bound: str, **parameters: object) -> float:
     """The value of a statement; of several, the last."""
-    found = evaluated(bound, parameters)
+    found = evaluate_theorem(bound, parameters)
     return float(found[-1] if isinstance(found, list) else found)
 
 

@@ -112,7 +112,7 @@ def test_a_table_without_its_ends_is_still_above() -> None:
     places = np.array([0.0, 1e-9, 0.5, 1.0, 2.0, 1e3, 1e9])
     masses = np.array([1e-70, 4e-65, 1e-64, 0.4, 0.3, 1e-66, 1e-74])
     table = Table(places, masses, 1e-90)
-    found = sums._trimmed(table)
+    found = sums._trim(table)
     assert found.places.tolist() == [0.0, 0.5, 1.0, 2.0, 1e3]
     assert found.infinite == 1e-90 + LOST
     for level in (0.0, 1e-10, 1e-9, 0.5, 1.5, 2.0, 3.0, 1e8, 1e10):
@@ -132,7 +132,7 @@ def test_infinite_losses_add_up() -> None:
 def test_a_thinner_table_is_more_spread_above_and_less_below() -> None:
     for upper in (True, False):
         table = mean_table(1.0, 6, upper=upper)
-        thin = sums._thinned(table, 8, sigma=1.0, upper=upper)
+        thin = sums._thin(table, 8, sigma=1.0, upper=upper)
         assert len(thin.places) < 0.2 * len(table.places)
         for level in (0.1, 0.7, 1.0, 1.5, 20.0):
             here, there = (

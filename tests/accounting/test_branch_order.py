@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounting.accountants.best_bound import guarantee
-from accounting.event_counts import UNPLACED, OpenPass, Place, advance, count_events, retold
+from accounting.event_counts import UNPLACED, OpenPass, Place, advance, count_events, reveal_order
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -81,7 +81,7 @@ def test_wherever_passes_begin_as_many_of_no_more_noise_are_counted(
             assert there >= sum(least <= level for least in passes)
     # The rest of a pass that began before costs a release: there is one of no more noise.
     rest = min(noises[:length])
-    assert any(noise(one) <= rest for one in counted if one.sampling == retold(one).sampling)
+    assert any(noise(one) <= rest for one in counted if one.sampling == reveal_order(one).sampling)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -92,7 +92,7 @@ def test_one_pass_more_is_counted_where_the_noise_does_not_fall(
     span = Span(event=event(sampling), steps=steps)
     fresh, other = count_events([[span]]), count_events([[span]], places=[UNPLACED])
     assert sum(other.passes.values()) == sum(fresh.passes.values()) + 1
-    assert set(other.passes) == {retold(event(sampling))}  # nothing secret is left of any
+    assert set(other.passes) == {reveal_order(event(sampling))}  # nothing secret is left of any
     assert not other.begun
     rising = Span(event=event(sampling, 2.0), steps=steps)
     more = count_events([[span, rising]], places=[UNPLACED])
@@ -114,7 +114,7 @@ def test_splitting_spans_changes_nothing(
 
 def test_steps_of_another_kind_do_not_make_coins_new() -> None:
     balls, full, other = event(BALLS), event(Full()), event(BallsAndBins(steps_per_pass=7))
-    told = retold(balls)
+    told = reveal_order(balls)
     place: Place = UNPLACED
     _, place = advance(place, Span(event=full, steps=2))
     assert place == UNPLACED
@@ -132,7 +132,7 @@ def test_a_pass_in_an_order_that_was_used_is_a_release() -> None:
     orders = np.array([2.0, 8.0])
     for sampling, joined in ((BALLS, 1), (RandomAllocation(steps_per_pass=9, participations=3), 3)):
         told = RenyiFilter(order=8.0, epsilon=1.0, delta=1e-5).cost(
-            retold(event(sampling, 2.0)), relation=NULL
+            reveal_order(event(sampling, 2.0)), relation=NULL
         )
         full = RenyiFilter(order=8.0, epsilon=1.0, delta=1e-5).cost(
             event(Full(), 2.0), relation=NULL
@@ -141,10 +141,10 @@ def test_a_pass_in_an_order_that_was_used_is_a_release() -> None:
     assert allocation_rdp(noise_multiplier=2.0, steps_per_pass=1, orders=orders) == pytest.approx(
         orders / 8, rel=1e-9
     )
-    assert retold(event(SINGLE)).mechanism == NoNoise()
+    assert reveal_order(event(SINGLE)).mechanism == NoNoise()
     known = Shuffle(batch_size=2, steps_per_pass=5, reshuffle=Reshuffle.EACH_PASS, dataset_size=10)
-    assert retold(event(known)) == event(known)
-    assert retold(event(EARLY)) == event(Cyclic(batch_size=2, steps_per_pass=4))
+    assert reveal_order(event(known)) == event(known)
+    assert reveal_order(event(EARLY)) == event(Cyclic(batch_size=2, steps_per_pass=4))
 
 
 @pytest.mark.parametrize("order", [2, 3, 8])

@@ -18,7 +18,7 @@ from accounting.calibration import (
     Parameter,
     UnreachableError,
     calibrate,
-    filled,
+    fill_spans,
     frontier,
     least_noise,
     louder,
@@ -42,7 +42,7 @@ from accounting.events import (
     Zcdp,
 )
 from accounting.gaussian import gaussian_mu
-from accounting.work_limit import TooMuchWorkError, limited
+from accounting.work_limit import TooMuchWorkError, limit_work
 
 NOISE, STEPS, RATE = Parameter
 DELTA = 1e-5
@@ -62,7 +62,7 @@ def span(mechanism: Mechanism, q: float = 1.0, *, steps: int = 1) -> Span:
 def at(spans: Sequence[Span], parameter: Parameter, *places: int) -> Callable[[float], EventCounts]:
     chosen = places or (0,)
     return lambda value: count_events(
-        [filled(spans, places=chosen, parameter=parameter, value=value)]
+        [fill_spans(spans, places=chosen, parameter=parameter, value=value)]
     )
 
 
@@ -169,7 +169,7 @@ def test_replacing_needs_twice_the_noise() -> None:
 def test_one_value_goes_into_every_open_place() -> None:
     spans = [gaussian(q=0.01, steps=1000), gaussian(3.0, 0.02, steps=500), gaussian(steps=2)]
     found = solve(spans, NOISE, 0, 2, epsilon=2.0)
-    put = filled(spans, places=(0, 2), parameter=NOISE, value=found.value)
+    put = fill_spans(spans, places=(0, 2), parameter=NOISE, value=found.value)
     noises = [one.event.mechanism.noise_multiplier for one in put]  # type: ignore[union-attr]
     assert noises == [found.value, 3.0, found.value]
 
@@ -247,7 +247,7 @@ def test_what_is_safe_nowhere_is_refused_with_the_end_that_fails(
 
 
 def test_the_work_can_be_stopped() -> None:
-    with pytest.raises(TooMuchWorkError), limited(10_000):
+    with pytest.raises(TooMuchWorkError), limit_work(10_000):
         solve([gaussian(q=0.02)], NOISE, epsilon=1.0)
 
 
@@ -268,7 +268,7 @@ def test_louder_keeps_ratios() -> None:
 )
 def test_a_value_is_put_only_where_it_belongs(parameter: Parameter, wrong: Span) -> None:
     with pytest.raises(ValueError, match=parameter):
-        filled([wrong], places=[0], parameter=parameter, value=0.5)
+        fill_spans([wrong], places=[0], parameter=parameter, value=0.5)
 
 
 @settings(max_examples=200, deadline=None)

@@ -182,7 +182,9 @@ def test_atoms_alone_hardly_decay_and_are_bracketed_widely(
 
 
 def test_the_error_of_a_closed_form_reaches_its_line() -> None:
-    line = complex_moments._closed(np.array([1.0 + 0j, 0.5 + 0j]), 0.0, np.array([1e-3, 2e-3]))
+    line = complex_moments._closed_form_line(
+        np.array([1.0 + 0j, 0.5 + 0j]), 0.0, np.array([1e-3, 2e-3])
+    )
     assert line.slack[0] >= math.log1p(1e-3)
     assert line.slack[1] >= math.log1p(2e-3 / 0.5)
     assert line.log_moment_error >= -math.log1p(-1e-3)

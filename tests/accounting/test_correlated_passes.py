@@ -13,7 +13,7 @@ from accounting.event_counts import (
     advance,
     after_steps,
     count_events,
-    passes_begun,
+    count_passes_begun,
 )
 from accounting.events import (
     Event,
@@ -134,8 +134,8 @@ def test_a_span_may_be_split_anywhere(restarts: bool, place: Place) -> None:
             total = {e: first.get(e, 0) + second.get(e, 0) for e in {*first, *second}}
             assert {e: n for e, n in total.items() if n} == {e: n for e, n in once.items() if n}
             assert last == end
-            begun = passes_begun(place, parts[0]) + passes_begun(middle, parts[1])
-            assert begun == passes_begun(place, whole)
+            begun = count_passes_begun(place, parts[0]) + count_passes_begun(middle, parts[1])
+            assert begun == count_passes_begun(place, whole)
 
 
 def test_an_uncovered_pass_leaves_a_guarantee_without_a_number() -> None:

@@ -39,7 +39,7 @@ from accounting.privacy_profile import (
     trade_off_of_profile,
 )
 from accounting.rounding import Array
-from accounting.work_limit import TooMuchWorkError, limited
+from accounting.work_limit import TooMuchWorkError, limit_work
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 RATES = np.array([0.0, 1e-9, 1e-3, 0.1, 0.5, 0.9, 1.0])
@@ -247,7 +247,7 @@ def test_without_a_bound_everything_may_be_told() -> None:
 def test_a_profile_may_be_cut_short_and_is_then_spread_out() -> None:
     spent = gaussian(1.0, Poisson(sampling_probability=0.01))
     grid = np.linspace(0, 8, 9)
-    with limited(math.inf) as meter:
+    with limit_work(math.inf) as meter:
         whole = privacy_profile(spent, relation=RELATION, epsilons=grid)
     assert whole.epsilons.tolist() == grid.tolist()
     profile = privacy_profile(spent, relation=RELATION, epsilons=grid, points=0.7 * meter.spent)

@@ -14,7 +14,13 @@ from accounting.last_iterate import orders
 from accounting.last_iterate.declared import STAGES_MAX, DataOrder, Declared, Stage
 from accounting.last_iterate.orders import place_weights, segments_mu
 from accounting.last_iterate.shift import shift_mu
-from accounting.last_iterate.stretches import Stretch, envelope, merged, split, stretches
+from accounting.last_iterate.stretches import (
+    Stretch,
+    envelope,
+    merge_stretches,
+    split_stretches,
+    stretches,
+)
 from tests.accounting.test_hidden import DECLARED
 
 MANY = tuple(Stage(first_step=step, learning_rate=1.0) for step in range(STAGES_MAX + 1))
@@ -107,7 +113,7 @@ def test_the_smallest_and_the_largest_batch_bound_all_between(
 
 def test_equal_neighbours_are_one_stretch() -> None:
     other = replace(PART, noise=2.0)
-    assert merged([PART, PART, other, PART]) == [replace(PART, steps=10), other, PART]
+    assert merge_stretches([PART, PART, other, PART]) == [replace(PART, steps=10), other, PART]
 
 
 def test_an_envelope_is_the_worst_of_each() -> None:
@@ -118,10 +124,10 @@ def test_an_envelope_is_the_worst_of_each() -> None:
 
 def test_segments_end_where_they_are_told_to() -> None:
     parts = [PART, replace(PART, noise=2.0)]
-    found = split(parts, [2, 5, 6, 10])
+    found = split_stretches(parts, [2, 5, 6, 10])
     assert [[part.steps for part in segment] for segment in found] == [[2], [3], [1], [4]]
     assert [segment[0].noise for segment in found] == [1.0, 1.0, 2.0, 2.0]
-    assert split(parts, [10]) == [parts]
+    assert split_stretches(parts, [10]) == [parts]
 
 
 def test_places_are_as_likely_as_their_batches_are_large() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from accounting.accountants.envelope_bound import _priced
+from accounting.accountants.envelope_bound import _certified_item
 from accounting.bounds.dominating_pairs import pld_bounds
 from accounting.bounds.event_bounds import NoBoundError, Pairs
 from accounting.events import Direction, Event, FixedSize, Gaussian, NeighboringRelation
@@ -24,7 +24,7 @@ EPSILONS = (0.0, 0.05, 0.3, 1.0, 2.0, 5.0)
 @cache
 def pairs_of(event: Event, relation: NeighboringRelation) -> tuple[Pairs, ...]:
     try:
-        return tuple(bound.loss for bound in pld_bounds(_priced(event), relation))
+        return tuple(bound.loss for bound in pld_bounds(_certified_item(event), relation))
     except NoBoundError:
         return ()
 

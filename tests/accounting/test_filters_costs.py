@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from accounting.bounds.event_bounds import NoBoundError, accepted, least_curve
+from accounting.bounds.event_bounds import NoBoundError, filter_accepted, least_curve
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import (
     ApproximateDp,
@@ -133,7 +133,7 @@ def test_an_event_costs_what_the_least_accepted_curve_says(
     orders = (1.5, 2.0, 8.0, 32.0)
     index = [int(np.flatnonzero(order == ORDERS)[0]) for order in orders]
     try:
-        bounds = accepted(renyi_bounds(event, relation), accept=accept)
+        bounds = filter_accepted(renyi_bounds(event, relation), accept=accept)
     except NoBoundError:
         with pytest.raises(NoBoundError):
             losses_at(event, relation, accept, orders)

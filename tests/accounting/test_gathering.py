@@ -7,7 +7,7 @@ import pytest
 
 from accounting.accountants.best_bound import best_bound, guarantee
 from accounting.accountants.composed_bounds import pld_bound
-from accounting.accountants.event_grouping import dominated, dominating
+from accounting.accountants.event_grouping import dominate_from_below, dominating
 from accounting.accountants.grouped_bounds import ROUGH_WIDTH, answers_of_fewer, bound_of_fewer
 from accounting.accountants.queries import Query, epsilon_lower_bound
 from accounting.event_counts import EventCounts, count_events
@@ -33,7 +33,7 @@ from accounting.events import (
 )
 from accounting.guarantees import ACCEPTABLE, DEFAULT_ACCEPT, Guarantee, Status
 from accounting.pld.certified_composition import WIDTH
-from accounting.work_limit import TooMuchWorkError, limited, spend
+from accounting.work_limit import TooMuchWorkError, limit_work, spend
 
 ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL = NeighboringRelation
 DELTA = 1e-5
@@ -161,7 +161,7 @@ def test_what_stands_for_events_lies_on_its_side_of_them() -> None:
     for sampling in (POISSON, FIXED):
         counts = falling(60, sampling)
         for noises in (1, 4, 16):
-            upper, lower = dominating(counts, noises), dominated(counts, noises)
+            upper, lower = dominating(counts, noises), dominate_from_below(counts, noises)
             sides = [
                 sorted(noise for event, n in one.steps.items() for noise in [noise_of(event)] * n)
                 for one in (upper, counts, lower)
@@ -204,22 +204,22 @@ def test_what_is_counted_by_pass_stays_as_it_is_below() -> None:
         [Span(event=gaussian(1 + i / 9, BallsAndBins(steps_per_pass=5)), steps=5)] for i in (0, 1)
     ]
     counts = count_events(spans)
-    assert dominated(counts, 1) == counts
+    assert dominate_from_below(counts, 1) == counts
 
 
 def test_where_the_limit_is_that_of_another_answer_it_is_refused() -> None:
     counts = falling(20, FIXED)
-    with limited(148_000_000), pytest.raises(TooMuchWorkError):
+    with limit_work(148_000_000), pytest.raises(TooMuchWorkError):
         best_bound(counts, relation=REPLACE_ONE, delta=DELTA, accountant="pld")
 
 
 def test_declared_bounds_are_rounded_to_less_below() -> None:
     steps = {Event(mechanism=Zcdp(rho=rho), sampling=Full()): 2 for rho in (0.1, 0.2, 0.4)}
-    (event,) = dominated(EventCounts(steps=steps), 1).steps
+    (event,) = dominate_from_below(EventCounts(steps=steps), 1).steps
     assert event.mechanism == Zcdp(rho=0.1)
     boxes = [ApproximateDp(epsilon=1.0, delta=1e-7), ApproximateDp(epsilon=2.0, delta=1e-8)]
     steps = {Event(mechanism=box, sampling=Full()): 2 for box in boxes}
-    (event,) = dominated(EventCounts(steps=steps), 1).steps
+    (event,) = dominate_from_below(EventCounts(steps=steps), 1).steps
     assert event.mechanism == ApproximateDp(epsilon=1.0, delta=1e-8)
     (event,) = dominating(EventCounts(steps=steps), 1).steps
     assert event.mechanism == ApproximateDp(epsilon=2.0, delta=1e-7)
@@ -232,14 +232,14 @@ def test_answers_climb_as_far_as_the_work_pays_for() -> None:
         spend(500_000 * len(events.steps))
         return len(events.steps)
 
-    with limited(math.inf):
+    with limit_work(math.inf):
         found = answers_of_fewer(counts, compute, points=2e8)
         assert found[0] == 1
         assert found[-1] == 64
         assert found == sorted(found)
         some = answers_of_fewer(counts, compute, points=6e6)
         assert 1 < some[-1] < 64
-    with limited(math.inf) as meter:
+    with limit_work(math.inf) as meter:
         assert answers_of_fewer(counts, compute, points=400_000) == []
         assert meter.spent <= 1_000_000
 
@@ -248,7 +248,7 @@ def test_what_was_asked_before_changes_no_answer() -> None:
     counts = falling(20, FIXED)
     given: dict[str, Any] = {"relation": REPLACE_ONE, "delta": DELTA}
     alone = best_bound(counts, **given)
-    with limited(math.inf):
+    with limit_work(math.inf):
         for classes in (1, 4):
             best_bound(dominating(counts, classes), **given)
         assert best_bound(counts, **given) == alone
@@ -258,7 +258,7 @@ def test_what_was_asked_before_changes_no_answer() -> None:
 
 def test_answers_stay_within_what_is_left_outside() -> None:
     question = Query(relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None)
-    with limited(60_000_000) as meter:
+    with limit_work(60_000_000) as meter:
         found = bound_of_fewer(pld_bound, falling(3, DRAWN), question, spared=10_000_000)
         assert found is not None
         bound, few = found
@@ -273,5 +273,5 @@ def test_where_not_even_one_class_is_paid_for_outside_the_answer_is_refused() ->
         question = Query(
             relation=REPLACE_ONE, accept=DEFAULT_ACCEPT, delta=DELTA, epsilon=None, width=width
         )
-        with limited(300_000), pytest.raises(TooMuchWorkError):
+        with limit_work(300_000), pytest.raises(TooMuchWorkError):
             bound_of_fewer(pld_bound, falling(3, DRAWN), question)

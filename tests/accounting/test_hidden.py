@@ -356,7 +356,7 @@ def test_what_lies_beyond_the_range_of_a_bound_has_none(
     def evaluated(*_: object) -> None:
         raise failure
 
-    monkeypatch.setattr("accounting.hidden_state._evaluated", evaluated)
+    monkeypatch.setattr("accounting.hidden_state._evaluate", evaluated)
     with pytest.raises(NoBoundError, match="sigma is small"):
         hidden_bound(run_of(DataOrder.CYCLIC), asked())
 

@@ -23,7 +23,7 @@ from accounting.pld.contour.complex_moments import Line, line_of, log_modulus
 from accounting.pld.contour.interpolated_moments import density_ratio
 from accounting.pld.contour.real_moments import LADDER, NoMomentsError, log_moments
 from accounting.pld.contour.tilted_grids import theta_grid
-from accounting.pld.interpolated_noises import interpolated_above, interpolated_below
+from accounting.pld.interpolated_noises import interpolate_above, interpolate_below
 from accounting.pld.pairs import (
     GaussianPair,
     InterpolatedSteps,
@@ -81,7 +81,7 @@ def test_a_step_lies_between_its_line_and_its_coin(
     kind: type[MixturePair], rate: float, noises: tuple[float, float], direction: Direction
 ) -> None:
     units = curve(kind, rate, noises, 400)
-    coins, lines = only(interpolated_above(units)), only(interpolated_below(units))
+    coins, lines = only(interpolate_above(units)), only(interpolate_below(units))
     steps = iter(units)
     checked = 0
     for coin, line in zip(coins, lines, strict=True):
@@ -111,7 +111,7 @@ def test_shares_are_those_of_the_total_variation_rounded_outward(kind: type[Mixt
 
     with mpmath.workdps(40):
         for coin, line in zip(
-            only(interpolated_above(units)), only(interpolated_below(units)), strict=True
+            only(interpolate_above(units)), only(interpolate_below(units)), strict=True
         ):
             for above, below in zip(coin.shares, line.shares, strict=True):
                 pair, _ = next(steps)
@@ -201,7 +201,7 @@ def test_compositions_lie_between_lines_and_coins(
     kind: type[MixturePair], rate: float, noises: tuple[float, float]
 ) -> None:
     units = curve(kind, rate, noises, 160)
-    above, below = interpolated_above(units), interpolated_below(units)
+    above, below = interpolate_above(units), interpolate_below(units)
     assert above
     assert below
     for direction in Direction:
@@ -300,7 +300,7 @@ def test_other_pairs_and_noises_out_of_range_stay_as_they_are() -> None:
         (SampledGaussianPair(noise_multiplier=0.04, sampling_probability=0.02), 1),
         (SampledGaussianPair(noise_multiplier=1e7, sampling_probability=0.02), 1),
     ]
-    for interpolate in (interpolated_above, interpolated_below):
+    for interpolate in (interpolate_above, interpolate_below):
         found = interpolate([*units, *others])
         assert found
         assert set(others) <= set(found)
@@ -312,14 +312,14 @@ def test_other_pairs_and_noises_out_of_range_stay_as_they_are() -> None:
 def test_noises_that_hardly_differ_from_none_are_not_told_apart(low: float, high: float) -> None:
     units = curve(KINDS[1], 0.02, (low, high), 300)  # v is 1, up to 1e-11
     assert special.erfc(1 / (math.sqrt(2) * 0.14)) < 1e-11
-    assert interpolated_above(units) is None
-    assert interpolated_below(units) is None
+    assert interpolate_above(units) is None
+    assert interpolate_below(units) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_crowded_cell_has_few_shares_rounded_outward(kind: type[MixturePair]) -> None:
     units = curve(kind, 0.02, (1.0, 1.0001), 400)
-    (coin,), (line,) = only(interpolated_above(units)), only(interpolated_below(units))
+    (coin,), (line,) = only(interpolate_above(units)), only(interpolate_below(units))
     assert len(coin.shares) <= 2
     assert len(line.shares) <= 2
     assert sum(coin.counts) == sum(line.counts) == 400
@@ -351,7 +351,7 @@ def test_moments_far_apart_are_not_interpolated_on_a_line() -> None:
         for log_moment in (700.0, 50.0)
     ]
     with pytest.raises(NoMomentsError):
-        complex_moments._interpolated(steps, *ends)
+        complex_moments._interpolate_line(steps, *ends)
     unsure = [replace(one, log_moment=1.0, log_moment_error=1e-3) for one in ends]
     with pytest.raises(NoMomentsError):
-        complex_moments._interpolated(steps, *unsure)
+        complex_moments._interpolate_line(steps, *unsure)

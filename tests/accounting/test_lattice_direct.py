@@ -26,7 +26,7 @@ from accounting.pld.pairs import (
     SampledGaussianPair,
     SymmetricPair,
 )
-from accounting.work_limit import limited
+from accounting.work_limit import limit_work
 
 DIRECTIONS = pytest.mark.parametrize("direction", list(Direction))
 REMOVE = Direction.REMOVE
@@ -122,7 +122,7 @@ def test_a_product_by_blocks_is_a_convolution(a: int, b: int, size: int, seed: i
     rng = np.random.default_rng(seed)
     one, other = rng.exponential(size=a), rng.exponential(size=b)
     full = np.append(np.convolve(one, other), np.zeros(1400))[:size]
-    found = direct_convolution.convolved(one, other, size=size)
+    found = direct_convolution.convolve(one, other, size=size)
     assert np.all(np.abs(found - full) <= 2 * direct_convolution.product_slack(max(a, b)) * full)
 
 
@@ -187,7 +187,7 @@ def test_what_is_too_small_is_counted_above() -> None:
 
 
 def test_sums_with_more_roundoff_need_the_product_slack(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = direct_convolution.convolved
+    honest = direct_convolution.convolve
     units = [(LAWS[0], 8)]
     exact = _enumerated(units, epsilon=0.2, upper=True, last=10**6)
 
@@ -197,7 +197,7 @@ def test_sums_with_more_roundoff_need_the_product_slack(monkeypatch: pytest.Monk
         return reading.lower <= exact <= reading.upper
 
     monkeypatch.setattr(
-        direct_convolution, "convolved", lambda a, b, *, size: 0.999 * honest(a, b, size=size)
+        direct_convolution, "convolve", lambda a, b, *, size: 0.999 * honest(a, b, size=size)
     )
     assert not holds()
     monkeypatch.setattr(direct_convolution, "product_slack", lambda count: 2e-3)
@@ -353,7 +353,7 @@ def test_the_hull_moves_negative_masses_and_keeps_those_of_p_and_q() -> None:
 @pytest.mark.parametrize("size", [1000, 16_384, 60_000])
 def test_a_convolution_counts_as_the_time_that_it_takes(size: int) -> None:
     mass = np.full(size, 1 / size)
-    with limited(math.inf) as meter:
-        direct_convolution.convolved(mass, mass, size=size)
+    with limit_work(math.inf) as meter:
+        direct_convolution.convolve(mass, mass, size=size)
     # On one processor about 0.04 ns a pair of masses and 130 ns a mass, of 10 ns a point.
     assert meter.spent >= size * size / 250 + 13 * size

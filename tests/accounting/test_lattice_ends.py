@@ -14,7 +14,7 @@ from accounting.subsampling.replacement import (
     with_replacement_add_remove_pair,
     with_replacement_lower_pair,
 )
-from accounting.work_limit import limited
+from accounting.work_limit import limit_work
 
 DELTA = 1e-5
 WIDTH = 2e-4
@@ -101,7 +101,7 @@ def test_what_lies_far_above_an_epsilon_is_not_composed_without_a_transform(epsi
         (DensePair(first=(0.0, 1.0), second=(1 - 6.4e-14, 6.4e-14)), 20),
         (DiscretePair(first=(0.2, 0.8), second=(5 / 7, 2 / 7)), 30),
     ]
-    with limited(2e8):
+    with limit_work(2e8):
         low, high = lattice_delta(units, direction=Direction.REMOVE, epsilon=epsilon, width=2e-4)
     assert 0.99 < low < high == 1
 
@@ -109,7 +109,7 @@ def test_what_lies_far_above_an_epsilon_is_not_composed_without_a_transform(epsi
 def test_sums_of_products_take_no_lattice_that_is_finer_than_their_limit() -> None:
     # Atoms 8.1 nats below zero and 4.0 above: an exact lattice has thousands of points a step.
     pair = DiscretePair(first=(0.0003, 0.9997), second=(0.9826, 0.0174))
-    with limited(2e7):
+    with limit_work(2e7):
         low, high = lattice_delta(
             [(pair, 3253)], direction=Direction.REMOVE, epsilon=3209.0, width=2.5e-3
         )

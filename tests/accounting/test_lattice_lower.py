@@ -9,7 +9,7 @@ import pytest
 from accounting import calibration
 from accounting.accountants.best_bound import best_bound
 from accounting.accountants.queries import pairs_above
-from accounting.calibration import ROUGH_TOLERANCE, Parameter, calibrate, filled
+from accounting.calibration import ROUGH_TOLERANCE, Parameter, calibrate, fill_spans
 from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     Direction,
@@ -125,7 +125,7 @@ def test_the_noise_of_shuffled_passes_is_solved_for_as_well_as_epsilon_is_known(
     def counts_at(value: float) -> EventCounts:
         spans = [Span(event=event, steps=14 * 60)]
         noise = Parameter.NOISE_MULTIPLIER
-        return count_events([filled(spans, places=[0], parameter=noise, value=value)])
+        return count_events([fill_spans(spans, places=[0], parameter=noise, value=value)])
 
     found = calibrate(
         counts_at,

@@ -20,7 +20,7 @@ from accounting.last_iterate.random_order import (
     checked_weights,
     fresh_passes_delta,
     fresh_passes_epsilon,
-    grouped,
+    group_mus,
 )
 from accounting.pld.certified_composition import epsilon_bracket
 from accounting.pld.profiles import profiles
@@ -187,7 +187,7 @@ def test_grouping_rounds_no_mu_down_and_loses_no_weight(count: int, weighted: bo
     mus = generator.uniform(0, 1, count) ** 8  # down to far below SPAN
     mus[::7] = mus[0]
     weights = np.full(count, 1 / count) if weighted else None
-    values, shares = grouped(mus, weights, groups=40)
+    values, shares = group_mus(mus, weights, groups=40)
     assert len(values) <= 41
     assert math.isclose(np.sum(shares), 1.0, rel_tol=1e-11)
     # Stochastic order: above every level lies at least as much weight as before.
@@ -198,24 +198,24 @@ def test_grouping_rounds_no_mu_down_and_loses_no_weight(count: int, weighted: bo
 
 
 def test_grouping_keeps_few_mus_as_they_are() -> None:
-    values, shares = grouped(np.array([0.2, 0.1, 0.2, 0.0]), None, groups=3)
+    values, shares = group_mus(np.array([0.2, 0.1, 0.2, 0.0]), None, groups=3)
     assert values.tolist() == [0.2, 0.1, 0.0]
     assert shares.tolist() == [0.5, 0.25, 0.25]
 
 
 def test_grouping_of_mus_that_end_in_zero() -> None:
-    values, shares = grouped(np.array([3.0, 2.0, 0.0, 0.0]), None, groups=2)
+    values, shares = group_mus(np.array([3.0, 2.0, 0.0, 0.0]), None, groups=2)
     assert values.tolist() == pytest.approx([3.0, 2.0])
     assert shares.tolist() == [0.25, 0.75]
     zeros = np.concatenate((np.arange(4.0, 0.0, -1.0), np.zeros(3)))
-    values, shares = grouped(zeros, None, groups=4)
+    values, shares = group_mus(zeros, None, groups=4)
     assert np.all(values >= [4.0, 3.0, 2.0, 1e-5][: len(values)])
-    values, shares = grouped(np.array([3.0, 0.0, 0.0]), None, groups=2)
+    values, shares = group_mus(np.array([3.0, 0.0, 0.0]), None, groups=2)
     assert values.tolist() == [3.0, 0.0]
 
 
 def test_a_zero_alone_at_the_end_of_a_group() -> None:
-    values, shares = grouped(np.array([1.0, 0.5, 0.0]), None, groups=4 - 1)
+    values, shares = group_mus(np.array([1.0, 0.5, 0.0]), None, groups=4 - 1)
     assert values.tolist() == [1.0, 0.5, 0.0]
     assert shares.tolist() == pytest.approx([1 / 3] * 3)
 

@@ -22,7 +22,7 @@ from accounting.last_iterate.sampled_run import (
     Constant,
     SampledChoice,
     SampledRun,
-    carried,
+    carried_share,
     shift_of,
     units_of,
 )
@@ -73,7 +73,7 @@ def composed(run: SampledRun, *, delta: float = 1e-5) -> float:
 @settings(max_examples=60, deadline=None)
 @given(c=st.floats(0.01, 3.0), count=st.integers(1, 5000))
 def test_what_is_carried_is_not_rounded_down(c: float, count: int) -> None:
-    found = carried(c, count)
+    found = carried_share(c, count)
     with mpmath.workdps(60):
         square, exact = mpmath.mpf(c) ** 2, 1 / mpmath.mpf(count)
         if c != 1:
@@ -83,12 +83,12 @@ def test_what_is_carried_is_not_rounded_down(c: float, count: int) -> None:
 
 @pytest.mark.parametrize("count", [3, 7, 11, 49, 1000])
 def test_what_is_carried_by_steps_that_keep_distances_is_not_rounded_down(count: int) -> None:
-    assert Fraction(carried(1.0, count)) >= Fraction(1, count)
+    assert Fraction(carried_share(1.0, count)) >= Fraction(1, count)
 
 
 def test_steps_that_forget_everything_carry_nothing() -> None:
-    assert carried(0.0, 1) == 0.0
-    assert carried(1.0, 4) == pytest.approx(0.25)
+    assert carried_share(0.0, 1) == 0.0
+    assert carried_share(1.0, 4) == pytest.approx(0.25)
     run = replace(RUN, step_lipschitz=0.0, rate=1.0)
     assert run.distance(1) == pytest.approx(0.1 / 0.2)
     # Only the last step counts: one Gaussian release.

@@ -17,7 +17,7 @@ from accounting.accountants.shuffled_passes import (
     kept_passes,
     set_aside,
 )
-from accounting.bounds.pair_choice import chosen, close_rival
+from accounting.bounds.pair_choice import choose_bounds, close_rival
 from accounting.event_counts import EventCounts, count_events
 from accounting.events import (
     Cyclic,
@@ -273,7 +273,7 @@ def test_where_moments_favour_a_release_by_little_the_less_is_told_once_both_are
 def test_a_release_that_costs_less_stands_though_moments_favour_it_by_little() -> None:
     counts = counts_of((step(1.97), 14 * 2))
     offered = bounds_with_passes(counts, REPLACE_ONE, ACCEPT, aside=1e-7)
-    rival = close_rival(offered, chosen(offered, delta=1e-5), delta=1e-5, epsilon=None)
+    rival = close_rival(offered, choose_bounds(offered, delta=1e-5), delta=1e-5, epsilon=None)
     assert rival is not None
     assert rival[0].theorem is shuffled_batches_pairs
     found, release = answer(counts), answer(counts, accept=DEFAULT_ACCEPT)

@@ -40,11 +40,11 @@ from accounting.work_limit import (
     ByteCache,
     TooMuchWorkError,
     as_many,
-    attempted,
+    attempt,
     by_itself,
     cached_with_cost,
-    left,
-    limited,
+    limit_work,
+    remaining_points,
     spend,
 )
 
@@ -65,7 +65,7 @@ def noises(sampling: Sampling, count: int, steps: int = 10) -> EventCounts:
 
 def test_work_beyond_a_limit_stops_and_what_was_spent_is_known() -> None:
     spend(10**30)  # nobody limits it
-    with limited(100) as meter:
+    with limit_work(100) as meter:
         spend(60)
         spend(40)
         with pytest.raises(TooMuchWorkError):
@@ -74,19 +74,19 @@ def test_work_beyond_a_limit_stops_and_what_was_spent_is_known() -> None:
 
 
 def test_a_limit_inside_is_no_more_than_what_is_left_outside() -> None:
-    with limited(100) as outer:
-        assert attempted(50, lambda: spend(51)) is None
+    with limit_work(100) as outer:
+        assert attempt(50, lambda: spend(51)) is None
         assert outer.spent == 50  # what was allowed, not how far the last part went
         with pytest.raises(TooMuchWorkError):
-            attempted(1000, lambda: spend(60))
+            attempt(1000, lambda: spend(60))
 
 
 def test_a_limit_below_zero_gives_nothing_back() -> None:
-    with limited(100) as meter:
+    with limit_work(100) as meter:
         spend(40)
-        assert attempted(-20, lambda: spend(1)) is None
-        assert (meter.spent, left()) == (40, 60)
-    assert left() == math.inf
+        assert attempt(-20, lambda: spend(1)) is None
+        assert (meter.spent, remaining_points()) == (40, 60)
+    assert remaining_points() == math.inf
 
 
 def test_as_many_answers_are_worked_out_as_a_limit_allows() -> None:
@@ -94,7 +94,7 @@ def test_as_many_answers_are_worked_out_as_a_limit_allows() -> None:
         spend(10)
         return number
 
-    with limited(100) as meter:
+    with limit_work(100) as meter:
         assert as_many(35, [partial(priced, number) for number in range(9)]) == [0, 1, 2]
         assert meter.spent == 35
         assert as_many(100, []) == []
@@ -132,16 +132,16 @@ def test_what_is_remembered_takes_as_much_as_what_is_not() -> None:
 
     spent = []
     for _ in range(2):
-        with limited(math.inf) as meter:
+        with limit_work(math.inf) as meter:
             assert outer(7) == 14
         spent.append(meter.spent)
     assert (spent, calls) == ([7, 7], [7])
     for ask in (outer, outer.__call__):
-        with pytest.raises(TooMuchWorkError), limited(6):
+        with pytest.raises(TooMuchWorkError), limit_work(6):
             ask(7)
-    with pytest.raises(TooMuchWorkError), limited(7):
+    with pytest.raises(TooMuchWorkError), limit_work(7):
         outer(8)
-    with limited(8):
+    with limit_work(8):
         assert outer(8) == 16
         assert outer(8) == 16  # asked for again, it is no more work
     outer.cache_clear()
@@ -160,10 +160,10 @@ def test_what_two_answers_ask_for_inside_counts_once() -> None:
         return grid(number) + grid(5)
 
     for _ in range(2):
-        with limited(math.inf) as meter:
+        with limit_work(math.inf) as meter:
             assert law(7) + law(8) + grid(5) == 30
         assert meter.spent == 7 + 8 + 5 + 2
-        with limited(22):
+        with limit_work(22):
             law(7), law(8)
             grid.cache_clear()
             grid(5)  # forgotten in between, it is no more work
@@ -178,8 +178,8 @@ def test_what_took_too_much_has_asked_for_nothing() -> None:
         return number
 
     for _ in range(2):
-        with limited(math.inf) as meter:
-            assert attempted(50, lambda: grid(40) + grid(20)) is None
+        with limit_work(math.inf) as meter:
+            assert attempt(50, lambda: grid(40) + grid(20)) is None
             assert meter.spent == 50
             grid(40)
             assert meter.spent == 90
@@ -223,11 +223,11 @@ def test_what_is_remembered_changes_neither_an_answer_nor_its_work(
             return None
         if task[0] == "ask":
             return answer(task[1]) if task[1] < number else None
-        return attempted(task[1], lambda: tuple(do(one, number) for one in task[2]))
+        return attempt(task[1], lambda: tuple(do(one, number) for one in task[2]))
 
     def whole() -> tuple[object, float | None]:
         try:
-            with limited(limit) as meter:
+            with limit_work(limit) as meter:
                 found = [answer(number) for number in (PARTS - 1, PARTS - 2, PARTS - 1)]
         except TooMuchWorkError:
             return None, None
@@ -251,15 +251,15 @@ def test_a_cache_by_bytes_remembers_the_work_too() -> None:
         return np.zeros(3)
 
     for _ in range(2):
-        with limited(100) as meter:
+        with limit_work(100) as meter:
             cache.found("key", make)
         assert meter.spent == 30
-        with pytest.raises(TooMuchWorkError), limited(29):
+        with pytest.raises(TooMuchWorkError), limit_work(29):
             cache.found("key", make)
 
 
 def counted(counts: EventCounts, relation: NeighboringRelation) -> tuple[object, float]:
-    with limited(math.inf) as meter:
+    with limit_work(math.inf) as meter:
         found = guarantee(counts, relation=relation, delta=DELTA)
     return found, meter.spent
 
@@ -371,7 +371,7 @@ def test_what_runs_by_itself_counts_as_if_nothing_was_asked_and_is_paid_for_once
         spend(100)
         return value
 
-    with limited(math.inf) as outer:
+    with limit_work(math.inf) as outer:
         dear(1)
         with by_itself() as inner:
             dear(1)
@@ -380,7 +380,7 @@ def test_what_runs_by_itself_counts_as_if_nothing_was_asked_and_is_paid_for_once
         with by_itself() as again:
             dear(1)
         assert (again.spent, outer.spent) == (100, 107)
-    with limited(50), pytest.raises(TooMuchWorkError), by_itself():
+    with limit_work(50), pytest.raises(TooMuchWorkError), by_itself():
         dear(2)
 
 

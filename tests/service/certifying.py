@@ -18,7 +18,7 @@ from service.settings import Settings
 from service.storage import migrations
 from service.storage.engine import connect
 from service.storage.tables import acts
-from service.transparency.certificates.envelope import sealed
+from service.transparency.certificates.envelope import seal_certificate
 from service.transparency.certificates.issue import CertificateInputs, issue
 from service.transparency.signing import Signer
 from service.web.server import Server
@@ -88,7 +88,7 @@ def resealed(raw: bytes, signer: Signer, change: Callable[[Json], object]) -> by
     """A certificate that somebody with a key has changed and signed again."""
     certificate = said(raw)
     change(certificate)
-    return sealed(certificate, signer)
+    return seal_certificate(certificate, signer)
 
 
 def told(engine: Engine, kind: str) -> list[Json]:

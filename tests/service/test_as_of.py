@@ -14,7 +14,7 @@ from accounting.events import NeighboringRelation
 from service.cli.main import app
 from service.guarantees import recorded_facts, replay
 from service.ledger.lookups import find_dataset, find_run
-from service.schemas.event_codec import content_of, laid_over, spans_of
+from service.schemas.event_codec import content_of, overlay, spans_of
 from service.schemas.requests import PlannedEvent
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import branches, corrections, datasets, distinct_events
@@ -354,13 +354,13 @@ def test_a_document_whose_corrections_are_not_of_recorded_steps_is_refused(
 
 def test_corrections_are_laid_over_steps_piece_by_piece() -> None:
     over = [(2, 4, "b"), (4, 5, "c"), (8, 12, "d"), (20, 30, "e")]
-    assert list(laid_over((0, 10, "a"), over)) == [
+    assert list(overlay((0, 10, "a"), over)) == [
         (0, 2, "a"), (2, 2, "b"), (4, 1, "c"), (5, 3, "a"), (8, 2, "d"),
     ]  # fmt: skip
-    assert list(laid_over((10, 2, "a"), over)) == [(10, 2, "d")]
-    assert list(laid_over((12, 8, "a"), over)) == [(12, 8, "a")]
-    assert list(laid_over((3, 1, "a"), over)) == [(3, 1, "b")]
-    assert list(laid_over((30, 1, "a"), over)) == [(30, 1, "a")]
+    assert list(overlay((10, 2, "a"), over)) == [(10, 2, "d")]
+    assert list(overlay((12, 8, "a"), over)) == [(12, 8, "a")]
+    assert list(overlay((3, 1, "a"), over)) == [(3, 1, "b")]
+    assert list(overlay((30, 1, "a"), over)) == [(30, 1, "a")]
 
 
 def test_a_run_that_hides_hides_nothing_in_a_part_of_it(api: httpx.Client) -> None:

@@ -153,7 +153,8 @@ def test_times_are_stored_as_they_are_read(engine: Engine, ids: dict[str, int]) 
         branch = connection.execute(choose(branches.c.id)).scalars().first()
         home = (ids["home"], ids["one"], branch, ids["a"])
         rows = [
-            (*home, 0, 1, BIG, "open", "{}", bulk.stored(connection, moment)) for moment in moments
+            (*home, 0, 1, BIG, "open", "{}", bulk.to_driver_time(connection, moment))
+            for moment in moments
         ]
         bulk.insert(connection, reservations, columns, rows)
         found = connection.execute(choose(reservations.c.created_at, reservations.c.end_step))

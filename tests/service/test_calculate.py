@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import accounting
-from service.cli.calculations import evaluated
+from service.cli.calculations import evaluate_theorem
 from tests.service.samples import GAUSSIAN, POISSON, Json
 from tests.service.test_cli import DOCUMENT, cause, command
 
@@ -149,11 +149,11 @@ def test_what_cannot_be_calibrated_is_refused_in_one_line(
 def test_a_bound_is_evaluated(bound: str, params: Json) -> None:
     result = command("bound", bound, "--params", json.dumps(params))
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout) == evaluated(bound, params)
+    assert json.loads(result.stdout) == evaluate_theorem(bound, params)
 
 
 def test_an_infinite_value_is_a_word() -> None:
-    assert evaluated("gaussian-epsilon", {"delta": 0.5, "mu": 1e200}) == "inf"
+    assert evaluate_theorem("gaussian-epsilon", {"delta": 0.5, "mu": 1e200}) == "inf"
 
 
 @pytest.mark.parametrize(

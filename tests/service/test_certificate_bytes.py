@@ -17,10 +17,15 @@ from service.transparency.certificates.envelope import (
     CERTIFICATE_PREFIX,
     InvalidCertificateError,
     open_certificate,
-    sealed,
+    seal_certificate,
 )
 from service.transparency.certificates.schema import Statement
-from service.transparency.certificates.verify import Verified, compared, verify_bytes, verify_file
+from service.transparency.certificates.verify import (
+    Verified,
+    compare_brackets,
+    verify_bytes,
+    verify_file,
+)
 from service.transparency.checkpoints import CHECKPOINT_PREFIX as CHECKPOINT_PREFIX
 from service.transparency.signing import Signer
 from tests.service.certifying import certificate_of, resealed, said, signer_of
@@ -228,7 +233,7 @@ def test_a_checkpoint_of_another_key_does_not_vouch(
     raw: bytes, signer: Signer, tmp_path: Path
 ) -> None:
     other = signer_of(tmp_path)
-    stolen = sealed(said(raw), other)
+    stolen = seal_certificate(said(raw), other)
     assert "log.part" in refused(stolen)
     assert "log.part" in refused(stolen, public_key=other.public_key)
 
@@ -275,7 +280,7 @@ def test_a_number_is_judged_by_who_stated_it(
     again: Bracket,
     said_of_it: str,
 ) -> None:
-    found = compared(statement(*stated), statement(*again), stated_by=by, here="2.0")
+    found = compare_brackets(statement(*stated), statement(*again), stated_by=by, here="2.0")
     if said_of_it:
         assert found is not None
         assert said_of_it in found
@@ -322,7 +327,7 @@ def test_no_signed_change_of_a_certificate_does_more_than_be_refused_or_hold(
     here, name = data.draw(st.sampled_from(places))
     here[name] = data.draw(JSON)
     try:
-        changed = sealed(certificate, signer)
+        changed = seal_certificate(certificate, signer)
     except UnicodeEncodeError:
         return
     try:

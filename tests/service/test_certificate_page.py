@@ -6,7 +6,7 @@ import hashlib
 import pytest
 
 import accounting
-from service.transparency.certificates.envelope import sealed
+from service.transparency.certificates.envelope import seal_certificate
 from service.transparency.certificates.html import certificate_page
 from service.transparency.signing import Signer
 from tests.service.certifying import certificate_of, said, signer_of, signing
@@ -73,13 +73,13 @@ def test_what_others_wrote_is_text_on_the_page_and_nothing_else(
 def test_a_page_never_shows_an_upper_bound_below_itself(raw: bytes, signer: Signer) -> None:
     certificate = said(raw)
     certificate["statements"][0] |= {"epsilon": 1.2345601, "epsilon_lower": 1.2345699}
-    page = certificate_page(sealed(certificate, signer))
+    page = certificate_page(seal_certificate(certificate, signer))
     assert "1.23457" in page
     assert "1.23456<" in page
 
 
 def warnings(certificate: Json, signer: Signer) -> list[str]:
-    page = certificate_page(sealed(certificate, signer))
+    page = certificate_page(seal_certificate(certificate, signer))
     return [part.partition("</p>")[0] for part in page.split('<p class="loud">')[1:]]
 
 

@@ -379,7 +379,7 @@ def test_the_start_token_changes_it_too(api: httpx.Client, address: str) -> None
 
 def test_a_number_in_the_form_is_read_back_as_the_same() -> None:
     for value in (3.0, 7.123456789, 123456.5, 1e-5, 0.1 + 0.2, 1e6):
-        text = budget_form._typed(value)
+        text = budget_form._to_input(value)
         assert float(text) == value
     with pytest.raises(InvalidRequestError):
         budget_form.change_of({"epsilon": "1,000", "delta": "1e-5", "reason": "why"})

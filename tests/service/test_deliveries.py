@@ -91,22 +91,28 @@ def test_what_is_long_over_is_not_searched_again_and_nothing_waiting_is_passed_o
             select(incidents.c.id).order_by(incidents.c.id)
         ).all()
         wants, moment = Wants(target="t", kinds=tuple(Kind), after=0), now()
-        assert webhook_queue.settled(connection, wants, moment) == first  # too old to be sent
+        assert (
+            webhook_queue.find_settled_row(connection, wants, moment) == first
+        )  # too old to be sent
         webhook_queue.claim(connection, third, "t", moment)
         webhook_queue.record_delivery(connection, third, "t", moment)
-        assert webhook_queue.settled(connection, wants, moment) == first
+        assert webhook_queue.find_settled_row(connection, wants, moment) == first
         webhook_queue.claim(connection, second, "t", moment)
-        assert webhook_queue.settled(connection, wants, moment) == first  # leased, not taken
+        assert (
+            webhook_queue.find_settled_row(connection, wants, moment) == first
+        )  # leased, not taken
         webhook_queue.record_delivery(connection, second, "t", moment)
-        assert webhook_queue.settled(connection, wants, moment) == third  # the last is recent
+        assert (
+            webhook_queue.find_settled_row(connection, wants, moment) == third
+        )  # the last is recent
         webhook_queue.claim(connection, newest, "t", moment)
         webhook_queue.record_delivery(connection, newest, "t", moment)
         assert (
-            webhook_queue.settled(connection, wants, moment) == third
+            webhook_queue.find_settled_row(connection, wants, moment) == third
         )  # lower ids may still appear
         far = moment + timedelta(days=4)
         last = connection.scalar(select(func.max(incidents.c.id))) or 0
-        assert webhook_queue.settled(connection, wants, far) == last
+        assert webhook_queue.find_settled_row(connection, wants, far) == last
     nothing = Wants(target="t", kinds=tuple(Kind), after=last)
     with transaction(engine) as connection:
-        assert webhook_queue.settled(connection, nothing, far) == last
+        assert webhook_queue.find_settled_row(connection, nothing, far) == last

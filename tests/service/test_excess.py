@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from accounting.event_counts import EventCounts, advance, count_events, passes_begun, retold
+from accounting.event_counts import (
+    EventCounts,
+    advance,
+    count_events,
+    count_passes_begun,
+    reveal_order,
+)
 from accounting.events import (
     BallsAndBins,
     Cyclic,
@@ -36,7 +42,7 @@ from service.ledger.budgets.steps_and_passes import (
     by_pass,
     merge_changes,
 )
-from service.schemas.event_codec import laid_over
+from service.schemas.event_codec import overlay
 
 RELATION = NeighboringRelation.REPLACE_SPECIAL
 TRUSTING = DEFAULT_ACCEPT | {Status.DERIVED}
@@ -151,7 +157,7 @@ def both(
     really = [
         event if quieter(what, event) else what
         for number, event in enumerate(steps)
-        for _, _, what in laid_over((number, 1, event), list(over))
+        for _, _, what in overlay((number, 1, event), list(over))
     ]
     return found.sums().spent, total(recorded, accept), total(count_events([spans(really)]), accept)
 
@@ -256,7 +262,7 @@ def same_step_by_step(seed: int) -> None:
     for span in spans(first):
         _, open_pass = advance(open_pass, span)
     for span in spans(later):
-        begun = passes_begun(open_pass, span)
+        begun = count_passes_begun(open_pass, span)
         passes, open_pass = advance(open_pass, span)
         recorded = merge_changes(
             [
@@ -311,4 +317,4 @@ def test_on_a_branch_of_an_old_order_a_told_pass_of_both_events_is_counted() -> 
     counts = zip(
         both_events, (StepsAndPasses(passes=1), StepsAndPasses(steps=1, passes=2)), strict=True
     )
-    assert found.corrected_passes == {retold(event): count for event, count in counts}
+    assert found.corrected_passes == {reveal_order(event): count for event, count in counts}

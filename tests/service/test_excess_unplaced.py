@@ -18,7 +18,7 @@ from service.ledger.budgets.correction_costs import (
     shifts_of,
 )
 from service.ledger.budgets.steps_and_passes import EventCountDelta, StepsAndPasses
-from service.schemas.event_codec import laid_over
+from service.schemas.event_codec import overlay
 from tests.service.samples import append, setup
 from tests.service.test_excess import (
     BALLS,
@@ -75,7 +75,7 @@ def accounts(
     really = [
         event if quieter(what, event) else what
         for number, event in enumerate(steps)
-        for _, _, what in laid_over((number, 1, event), list(over))
+        for _, _, what in overlay((number, 1, event), list(over))
     ]
     corrected_counts = count_events([spans(really)], places=[UNPLACED])
     return found.sums().spent, total(recorded, accept), total(corrected_counts, accept)

@@ -30,7 +30,7 @@ from service.formatting import (
     words,
 )
 from service.schemas.plan_response import PlanEnvelope
-from service.web.dashboard.pages.planning.planner_budget import rounded_up
+from service.web.dashboard.pages.planning.planner_budget import envelope_limit
 
 POSITIVE = st.floats(min_value=0, max_value=1e300, allow_nan=False)
 
@@ -189,7 +189,7 @@ def test_a_delta_beside_both_bounds_is_told_to_the_last_digit(delta: float, told
 def test_an_envelope_of_the_planner_is_not_below_what_is_certified() -> None:
     certified = math.nextafter(0.1234, 1)
     plan = PlanEnvelope(epsilon=certified, delta=1e-5, filter="envelope", envelope=[])
-    assert rounded_up(plan) == 0.1235
+    assert envelope_limit(plan) == 0.1235
 
 
 def test_only_settings_are_told_to_the_nearest_digit() -> None:

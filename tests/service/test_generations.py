@@ -27,8 +27,8 @@ from service.transparency.reconciliation import (
     ReconciliationStatement,
     ReportedHead,
     Suspension,
-    followed,
-    joined,
+    list_effective,
+    merge_reported_heads,
 )
 from service.transparency.recovery import Reconciled, reconcile, recover, standing
 from service.transparency.signing import Signer
@@ -275,9 +275,9 @@ def test_of_what_was_lost_the_longest_is_known_and_the_most_steps() -> None:
     head = {"dataset": "data", "root": "0" * 64}
     one = ReportedHead(size=9, steps=5, generation=0, **head)
     other = ReportedHead(size=7, steps=6, generation=1, **head)
-    (found,) = joined([one, other])
+    (found,) = merge_reported_heads([one, other])
     assert (found.size, found.steps, found.generation) == (9, 6, 1)
-    assert joined([other, one]) == [found]
+    assert merge_reported_heads([other, one]) == [found]
 
 
 def test_a_generation_begins_once_for_a_key_and_a_ledger(
@@ -289,7 +289,7 @@ def test_a_generation_begins_once_for_a_key_and_a_ledger(
     own = of(1)
     others = [of(5, stranger), of(6, ledger_id=ELSEWHERE)]
     listed = [others[0], own, of(1, reason="again"), others[1], of(3), of(2)]
-    found = followed(listed, ledger_id=own.ledger_id, public_key=signer.public_key)
+    found = list_effective(listed, ledger_id=own.ledger_id, public_key=signer.public_key)
     assert [(one.generation, one.reason) for one in found] == [(1, "the disk"), (3, "the disk")]
 
 

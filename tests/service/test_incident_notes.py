@@ -13,7 +13,7 @@ from service.identity.access import datasets_within
 from service.identity.keys import Role
 from service.ledger.incidents import INCIDENT_ROWS
 from service.ledger.lookups import find_dataset
-from service.operations.incident_inbox import IS_OPEN, IncidentFilter, count_open, handled
+from service.operations.incident_inbox import IS_OPEN, IncidentFilter, count_open, read_handled
 from service.operations.overview import Boards
 from service.storage.engine import snapshot, transaction
 from service.storage.tables import incident_notes, incidents
@@ -213,7 +213,7 @@ def test_the_state_that_is_filtered_by_is_the_one_that_is_told(
         assert note(three, draw.choice(names), action, **given).is_success
     with snapshot(engine) as connection:
         rows = connection.execute(INCIDENT_ROWS.where(datasets_within(None))).all()
-        told = {one.id: one for one in handled(connection, rows)}
+        told = {one.id: one for one in read_handled(connection, rows)}
         decided = connection.execute(select(incidents.c.id, IS_OPEN.label("is_open"))).all()
         open_ones = connection.execute(IncidentFilter(state="open").of(None)).all()
         mine = connection.execute(IncidentFilter(assignee="start-token").of(None)).all()

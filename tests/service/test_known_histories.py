@@ -37,7 +37,7 @@ def anew(engine: Engine, points: int = 1000) -> dict[int, HistoryPoint]:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sequences of the entries that further looks read."""
     found: list[int] = []
-    really: Any = replay.streamed
+    really: Any = replay.stream_rows
 
     def streamed(*given: Any, **values: int) -> Iterator[Any]:
         for row in really(*given, **values):

@@ -46,7 +46,7 @@ from service.ledger.budgets.lineage import (
     UNBOUNDED,
     RowsPerParent,
     as_seen_by_ancestor,
-    seen_as,
+    view_event,
 )
 from service.ledger.budgets.steps_and_passes import StepsAndPasses
 
@@ -134,7 +134,7 @@ def proved(event: Event, relation: NeighboringRelation) -> Array:
 
 
 def seen(event: Event, relation: NeighboringRelation) -> Event:
-    return seen_as(event, relation=relation, rows=AT_MOST_ONE)
+    return view_event(event, relation=relation, rows=AT_MOST_ONE)
 
 
 KEPT: list[tuple[Sampling, Law]] = [
@@ -231,7 +231,7 @@ def test_nothing_changes_where_every_record_has_its_row_or_rows_may_be_missing_a
     for sampling in SAMPLINGS:
         event = Event(mechanism=NOISY, sampling=sampling)
         for relation in NeighboringRelation:
-            assert seen_as(event, relation=relation, rows=ITSELF) == event
+            assert view_event(event, relation=relation, rows=ITSELF) == event
         assert seen(event, ADD_OR_REMOVE_ONE) == event
 
 

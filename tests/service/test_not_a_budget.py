@@ -36,7 +36,7 @@ def test_a_plan_of_nan_is_certified_for_no_delta(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(fixed_plans, "_leading", lambda *_args, **_given: 0)
     spans = [Span(event=Event(mechanism=Gaussian(noise_multiplier=2.0), sampling=Full()), steps=1)]
     budget = Budget.model_validate(BUDGET)
-    found = fixed_plans._certified(spans, budget, relation=RELATION, accept=DEFAULT_ACCEPT)
+    found = fixed_plans._certify_spans(spans, budget, relation=RELATION, accept=DEFAULT_ACCEPT)
     assert (math.isnan(found.epsilon), found.delta, found.admissible_steps) == (True, 1.0, 0)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from service.schemas.base64url import to_text
 from service.transparency.certificates.envelope import InvalidCertificateError
 from service.transparency.certificates.verify import verify_bytes
-from service.transparency.signing import is_public_key, key_id_of, verified
+from service.transparency.signing import is_public_key, key_id_of, verify_signature
 from tests.service.certifying import certificate_of, signer_of
 from tests.service.dumps import dump
 from tests.service.samples import append, dataset, event, run, setup
@@ -260,7 +260,7 @@ def test_no_key_of_small_order_verifies_anything() -> None:
         text = to_text(key)
         assert not is_public_key(text)
         for message in (b"", b"one", b"another"):
-            assert not verified(text, message, to_text(point + bytes(32)))
+            assert not verify_signature(text, message, to_text(point + bytes(32)))
 
 
 ORDER = 2**252 + 27742317777372353535851937790883648493  # of the base point (RFC 8032)
@@ -277,18 +277,18 @@ def test_a_signature_whose_point_has_a_small_order_verifies_nothing(point: bytes
     forged = point + (h * secret % ORDER).to_bytes(32, "little")
     if point == bytes([1]) + bytes(31):  # a library that is no stricter than the RFC takes it
         Ed25519PublicKey.from_public_bytes(public).verify(forged, b"text")
-    assert not verified(to_text(public), b"text", to_text(forged))
+    assert not verify_signature(to_text(public), b"text", to_text(forged))
 
 
 def test_a_signature_has_one_second_half() -> None:
     private = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     public = to_text(private.public_key().public_bytes_raw())
     good = private.sign(b"text")
-    assert verified(public, b"text", to_text(good))
+    assert verify_signature(public, b"text", to_text(good))
     half = int.from_bytes(good[32:], "little")
     for times in range(1, (2**256 - 1 - half) // ORDER + 1):
         other = good[:32] + (half + times * ORDER).to_bytes(32, "little")
-        assert not verified(public, b"text", to_text(other))
+        assert not verify_signature(public, b"text", to_text(other))
 
 
 # Of the vectors that Chalkias, Garillot and Nikolaenko published as ed25519-speccheck, those that
@@ -317,7 +317,7 @@ def test_what_a_library_takes_with_a_point_of_small_order_is_refused(
 ) -> None:
     text, public, signed = (bytes.fromhex(part) for part in (message, key, signature))
     Ed25519PublicKey.from_public_bytes(public).verify(signed, text)
-    assert not verified(to_text(public), text, to_text(signed)), why
+    assert not verify_signature(to_text(public), text, to_text(signed)), why
 
 
 def test_only_the_one_way_to_write_a_key_is_taken() -> None:

@@ -51,7 +51,7 @@ def test_a_plan_that_takes_all_of_its_budget_leaves_nothing_to_the_filter(
     with transaction(engine) as connection:
         accept = '["declared","derived","published"]'
         connection.execute(text("UPDATE datasets SET accept = :a"), {"a": accept})
-        certificate = fixed_plans.certified(connection, new)
+        certificate = fixed_plans.certify_plan(connection, new)
         assert certificate is not None
         whole = replace(certificate, epsilon=4.0, delta=DELTA)
         runs.create_run(connection, new, certificate=whole)
@@ -72,7 +72,7 @@ def test_a_certificate_under_other_settings_registers_nothing(
     limited: httpx.Client, engine: Engine
 ) -> None:
     with snapshot(engine) as connection:
-        certificate = fixed_plans.certified(connection, new_run())
+        certificate = fixed_plans.certify_plan(connection, new_run())
     accept = '["derived","published"]'
     with transaction(engine) as connection:
         connection.execute(text("UPDATE datasets SET accept = :a"), {"a": accept})
@@ -87,7 +87,7 @@ def test_what_a_certificate_does_not_bound_is_not_registered(
     limited: httpx.Client, engine: Engine
 ) -> None:
     with snapshot(engine) as connection:
-        certificate = fixed_plans.certified(connection, new_run())
+        certificate = fixed_plans.certify_plan(connection, new_run())
     assert certificate is not None
     broken = fixed_plans.PlanCertificate(
         epsilon=float("nan"), delta=0.5, accept=certificate.accept, admissible_steps=3
@@ -103,7 +103,7 @@ def test_the_delta_that_a_plan_takes_is_its_own_at_the_budgets_epsilon(
     limited: httpx.Client, engine: Engine
 ) -> None:
     with snapshot(engine) as connection:
-        certificate = fixed_plans.certified(connection, new_run())
+        certificate = fixed_plans.certify_plan(connection, new_run())
     assert certificate is not None
     steps = Event(
         mechanism=Gaussian(noise_multiplier=1.0), sampling=Poisson(sampling_probability=0.01)

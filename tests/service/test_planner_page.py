@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from accounting.events import NeighboringRelation
 from accounting.guarantees import DEFAULT_ACCEPT, Status
-from accounting.work_limit import limited
+from accounting.work_limit import limit_work
 from service.formatting import up
 from service.identity.keys import Role
 from service.web.dashboard.forms.planner_form import PlannerForm, planner_form
@@ -73,7 +73,7 @@ def test_a_quick_answer_takes_little_work(scheme: str, relation: str) -> None:
         sampling=scheme, neighboring_relation=relation, last_batch="used", derived=True,
         noise_multiplier=1.23,
     )  # fmt: skip
-    with limited(math.inf) as work:
+    with limit_work(math.inf) as work:
         quick_bound(form)
     tries = QUICK_TRIES if scheme == "with_replacement" else QUICK_TRIES[:-1]
     assert work.spent <= 1.2 * sum(points for _, points in tries)

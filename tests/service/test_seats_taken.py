@@ -10,7 +10,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from service.web import api, dashboard
-from service.web.dashboard.viewer import scopes_seen_by
+from service.web.dashboard.viewer import list_page_scopes
 from service.web.parameters import PageQuery
 from service.web.strict_requests import is_expensive
 
@@ -56,7 +56,7 @@ def test_every_list_takes_a_seat() -> None:
 
 
 def test_every_page_of_a_ledger_takes_a_seat_unless_it_is_named_as_cheap() -> None:
-    seen = [route for route in routes_of(dashboard) if scopes_seen_by(route.dependant)]
+    seen = [route for route in routes_of(dashboard) if list_page_scopes(route.dependant)]
     assert len(seen) >= 25
     cheap = [route for route in seen if not is_expensive(route.endpoint)]
     assert {f"{method} {one.path}" for one in cheap for method in one.methods or ()} == CHEAP

@@ -22,7 +22,7 @@ from accounting.events import (
     Unknown,
     Zcdp,
 )
-from service.ledger.budgets.lineage import UNBOUNDED, RowsPerParent, seen_as
+from service.ledger.budgets.lineage import UNBOUNDED, RowsPerParent, view_event
 from tests.service.samples import append, dataset, event, run
 from tests.service.test_dataset_page import page, words
 
@@ -43,7 +43,9 @@ def unique() -> str:
 
 def seen(mechanism: Mechanism, sampling: Sampling, relation: NeighboringRelation) -> Event:
     at_most = RowsPerParent(exactly_one=False, most=4)
-    return seen_as(Event(mechanism=mechanism, sampling=sampling), relation=relation, rows=at_most)
+    return view_event(
+        Event(mechanism=mechanism, sampling=sampling), relation=relation, rows=at_most
+    )
 
 
 def full(noise: float) -> Event:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from service.errors import StartupError
 from service.schemas.base64url import to_bytes, to_text
-from service.transparency.signing import KEY_SIZE, Signer, key_id_of, verified
+from service.transparency.signing import KEY_SIZE, Signer, key_id_of, verify_signature
 
 DATA = b"some bytes"
 
@@ -24,15 +24,15 @@ def test_what_a_key_signed_verifies_with_it_and_nothing_else_does(
     signer: Signer, tmp_path: Path
 ) -> None:
     signature = signer.sign(DATA)
-    assert verified(signer.public_key, DATA, signature)
-    assert not verified(signer.public_key, DATA + b" ", signature)
-    assert not verified(signer.public_key, b"", signature)
+    assert verify_signature(signer.public_key, DATA, signature)
+    assert not verify_signature(signer.public_key, DATA + b" ", signature)
+    assert not verify_signature(signer.public_key, b"", signature)
     other = Signer.create(tmp_path / "other")
-    assert not verified(other.public_key, DATA, signature)
+    assert not verify_signature(other.public_key, DATA, signature)
     for at in range(len(to_bytes(signature))):
         raw = bytearray(to_bytes(signature))
         raw[at] ^= 1
-        assert not verified(signer.public_key, DATA, to_text(bytes(raw)))
+        assert not verify_signature(signer.public_key, DATA, to_text(bytes(raw)))
 
 
 def test_the_signature_is_plain_ed25519(signer: Signer) -> None:
@@ -99,10 +99,10 @@ def test_one_text_stands_for_some_bytes(signer: Signer) -> None:
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     for other in alphabet:
         if other != last:
-            assert not verified(signer.public_key, DATA, signature[:-1] + other)
+            assert not verify_signature(signer.public_key, DATA, signature[:-1] + other)
     for text in (signature + "==", signature + "\n", " " + signature, signature.replace("_", "/")):
-        assert text == signature or not verified(signer.public_key, DATA, text)
-    assert not verified(signer.public_key + "=", DATA, signature)
+        assert text == signature or not verify_signature(signer.public_key, DATA, text)
+    assert not verify_signature(signer.public_key + "=", DATA, signature)
 
 
 @pytest.mark.parametrize("text", ["A", "AB==", "AB\n", "A B", "AB+/", "\u00e4\u00e4", "AAAB"[:3]])
@@ -116,6 +116,6 @@ def test_other_texts_are_no_base64url(text: str) -> None:
 
 def test_a_signature_with_what_is_no_key_is_no_error(signer: Signer) -> None:
     for public in ("", "AA", "A" * 43, "!" * 43, "A" * 44):
-        assert not verified(public, DATA, signer.sign(DATA))
+        assert not verify_signature(public, DATA, signer.sign(DATA))
     for signature in ("", "AA", "!" * 86):
-        assert not verified(signer.public_key, DATA, signature)
+        assert not verify_signature(signer.public_key, DATA, signature)

@@ -30,7 +30,7 @@ Reader = Callable[[str], tuple[str, str] | None]
 
 
 def found_by_service(url: str) -> tuple[str, str] | None:
-    found = start_token.found(url)
+    found = start_token.find_start_token(url)
     return found and (httpx.URL(found.url).host, found.token)
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from accounting.event_counts import EventCounts
 from service.errors import InvalidRequestError
-from service.guarantees.event_counts import held_anew, run_counts
+from service.guarantees.event_counts import count_reserved_anew, run_counts
 from service.guarantees.recorded_facts import dataset_facts, refold_run, run_facts
 from service.ledger.append.state_rows import tally_of
 from service.ledger.lookups import dataset_of, find_run
@@ -275,7 +275,7 @@ def test_what_is_reserved_where_an_order_may_be_used_again_is_told(
         assert api.post("/v1/runs/run/reservations", json=lease).status_code == 201
         with snapshot(engine) as connection:
             dataset = dataset_of(connection, find_run(connection, "run"))
-            found = held_anew(connection, dataset.id, dataset.dataset_size).passes
+            found = count_reserved_anew(connection, dataset.id, dataset.dataset_size).passes
         told = {one.sampling.steps_per_pass: count for one, count in found.items()}  # type: ignore
         assert told[steps_per_pass] == 2
 

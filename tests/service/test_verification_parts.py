@@ -10,7 +10,7 @@ from service.transparency.verification.report import (
     Broken,
     Rank,
     VerificationReport,
-    shown,
+    to_printable,
 )
 from service.transparency.verification.saved_heads import first_difference
 from tests.service.samples import Json
@@ -66,5 +66,7 @@ def test_of_very_many_broken_places_the_first_are_kept_and_all_are_counted() -> 
 
 
 def test_stored_text_is_shown_without_control_characters_and_never_long() -> None:
-    assert shown("a\x1b[31m\nb") == "a\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}b"
-    assert len(shown("x" * 10**6)) == 103
+    assert (
+        to_printable("a\x1b[31m\nb") == "a\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}b"
+    )
+    assert len(to_printable("x" * 10**6)) == 103

@@ -16,7 +16,7 @@ from service.ledger.append.append import Append
 from service.ledger.append.unit_of_work import DatasetCache
 from service.schemas.requests import EventMessage
 from service.storage.engine import snapshot, transaction
-from service.transparency.activity import all_acts, recorded_by
+from service.transparency.activity import all_acts, find_stretches
 from service.transparency.verification.ledger import verify
 from tests.service.samples import BUDGET, FULL, RANK, Json, dataset, event, run
 
@@ -166,7 +166,7 @@ def test_which_entries_a_key_recorded_is_told(
 
     def told(name: str, dataset: str | None = None) -> list[tuple[Any, ...]]:
         with snapshot(engine) as connection:
-            return [tuple(one)[1:8] for one in recorded_by(connection, name, dataset)]
+            return [tuple(one)[1:8] for one in find_stretches(connection, name, dataset)]
 
     assert told("ann") == [
         ("run", "main", 2, 3, 2, 0, 1), ("run", "main", 6, 7, 2, 4, 5),

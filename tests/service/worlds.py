@@ -15,7 +15,7 @@ from service.ledger.append.rdp_reading import read_reply
 from service.ledger.append.unit_of_work import DatasetCache, UnitOfWork
 from service.ledger.branches import create_branch
 from service.ledger.datasets import create_dataset
-from service.ledger.fixed_plans import certified
+from service.ledger.fixed_plans import certify_plan
 from service.ledger.reservation_ends import GiveBack
 from service.ledger.reservations import Reserve, find_reservation
 from service.ledger.runs import create_run, finish_run
@@ -122,7 +122,7 @@ def create(engine: Engine) -> None:
             if name != "planned":
                 own = {"budget": BUDGET} if name == "low" else {}
             asked = NewRun.model_validate(run(name, dataset=RUN_OF[name], **own))
-            certificate = certified(connection, asked)
+            certificate = certify_plan(connection, asked)
             create_run(connection, asked, certificate=certificate)
 
 

@@ -77,7 +77,7 @@ def line_of(pair: Pair, direction: Direction, *, order: float, spacing: float, n
                 line_of(one, direction, order=order, spacing=spacing, nodes=nodes)
                 for one in (pair.near, pair.far)
             )
-            found = _interpolated(pair, *ends)
+            found = _interpolate_line(pair, *ends)
         else:
             theta = np.asarray(spacing * np.arange(nodes), dtype=np.float64)
             found = _line(pair, direction, order, theta)
@@ -148,7 +148,7 @@ def _laplace_modulus(pair: LaplacePair, direction: Direction, order: float, thet
     return np.asarray(np.log(np.minimum(1.0, moduli + 1e-10)), dtype=np.float64)
 
 
-def _interpolated(pair: InterpolatedSteps, near: Line, far: Line) -> Line:
+def _interpolate_line(pair: InterpolatedSteps, near: Line, far: Line) -> Line:
     """The line of interpolated steps from those of their ends.
 
     With D = log A - log B, a step's moment is B (1 + s (e^D - 1)), and its phi - 1 is
@@ -228,7 +228,7 @@ def _laplace(b: float, order: float, theta: Array) -> Line:
     values = np.exp(1j * theta / b) * (1 + inner)
     values = 0.5 * (values + np.exp(-(z + order + 1) / b) * (2 * z * inner))
     size = 2 + (theta + 2 * order + 1) / b
-    return _closed(values, order / b, 64 * LIBRARY_ULPS * UNIT_ROUNDOFF * size)
+    return _closed_form_line(values, order / b, 64 * LIBRARY_ULPS * UNIT_ROUNDOFF * size)
 
 
 def _discrete(pair: DiscretePair, direction: Direction, order: float, theta: Array) -> Line:
@@ -242,10 +242,10 @@ def _discrete(pair: DiscretePair, direction: Direction, order: float, theta: Arr
     log_ratios = np.abs(np.log(probabilities)) + 2  # a loss is off by roundoffs of its logarithms
     spread = float(weights @ (log_ratios + np.abs(losses)))
     size = 4 * len(losses) + LIBRARY_ULPS * 16 * (theta + 2 * order + 1) * (spread + 1)
-    return _closed(values, order * top, UNIT_ROUNDOFF * (64 * LIBRARY_ULPS + size))
+    return _closed_form_line(values, order * top, UNIT_ROUNDOFF * (64 * LIBRARY_ULPS + size))
 
 
-def _closed(moments: ComplexArray, log_scale: float, error: Array) -> Line:
+def _closed_form_line(moments: ComplexArray, log_scale: float, error: Array) -> Line:
     """A line from closed-form moments M e^-log_scale that are off by at most `error`."""
     least = float(moments[0].real)
     if not error[0] < 0.1 * least:
@@ -310,13 +310,13 @@ def _transform(losses: Array, weights: Array, theta: Array) -> ComplexArray:
     """
     nodes = len(theta)
     block = max(1, math.isqrt(nodes))
-    fine = _turned(theta[:block], losses) * weights
-    coarse = _turned(theta[::block], losses)
+    fine = _turn(theta[:block], losses) * weights
+    coarse = _turn(theta[::block], losses)
     both = coarse @ fine.T + fine.sum(axis=1) + (coarse @ weights)[:, None]
     return np.asarray(both.ravel()[:nodes], dtype=np.complex128)
 
 
-def _turned(theta: Array, losses: Array) -> ComplexArray:
+def _turn(theta: Array, losses: Array) -> ComplexArray:
     # e^(i x) - 1 = -2 sin(x/2)^2 + i sin(x)
     x = np.multiply.outer(theta, losses)
     turned = np.empty(x.shape, dtype=np.complex128)

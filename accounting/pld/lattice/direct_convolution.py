@@ -46,7 +46,7 @@ class _Part:
         return float(np.sum(self.mass)) + self.above
 
 
-def convolved(a: Array, b: Array, *, size: int) -> Array:
+def convolve(a: Array, b: Array, *, size: int) -> Array:
     """The first `size` entries of a convolution of positive masses.
 
     Matrix products of Toeplitz blocks: entries are sums of at most len(a) positive products.
@@ -86,7 +86,7 @@ def _product(one: _Part, other: _Part, *, last: int) -> _Part:
     return _without_dust(
         _Part(
             first=first,
-            mass=convolved(shorter.mass, longer.mass, size=size),
+            mass=convolve(shorter.mass, longer.mass, size=size),
             above=above,
             slack=one.slack + other.slack + product_slack(len(longer.mass)),
         )

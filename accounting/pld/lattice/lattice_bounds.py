@@ -35,7 +35,7 @@ from accounting.pld.lattice.plan import (
     error_of,
     lattice_query,
     limit,
-    planned,
+    plan_width,
     raising_not_certified,
     span,
     without_transform,
@@ -151,7 +151,7 @@ def _window(question: LatticeQuery, h: float, *sides: Sequence[Law]) -> tuple[in
     return first, last
 
 
-def _refined(
+def _refine(
     question: LatticeQuery,
     nats: float,
     answer: Callable[[LatticeQuery, Composition, Composition], Answer],
@@ -166,7 +166,7 @@ def _refined(
     low, high, spent, trust = 0.0, math.inf, 0.0, 1.0
     low_end, high_end = span(question)
     slope = question.view.order
-    h = planned(question, nats, slope, trust)
+    h = plan_width(question, nats, slope, trust)
     if any(mark.quartiles < _SMOOTH * h for mark in question.marks):
         h = max(h, (high_end - low_end) / (FIRST_TRANSFORM * min(8, len(question.units))))
     for _ in range(MAX_ROUNDS):
@@ -183,10 +183,10 @@ def _refined(
         without = without_transform(question, found)
         if without is not None:
             question, trust, changed = without, 1.0, True
-            narrower = planned(question, found.wanted, found.slope, trust)
+            narrower = plan_width(question, found.wanted, found.slope, trust)
         elif found.low > 0 and found.high < math.inf:
             trust = found.gap / error_of(question, found.slope, np.array([h]))[0]
-            narrower = min(0.7 * h, planned(question, found.wanted, found.slope, trust))
+            narrower = min(0.7 * h, plan_width(question, found.wanted, found.slope, trust))
         h, before = (
             max(narrower, limit(question), work_of(question) / max(MAX_WORK - spent, 1.0)),
             h,
@@ -258,7 +258,7 @@ def lattice_delta(
         return low, min(high, read_delta(upper, epsilon=epsilon).upper)
 
     last = one_end if _shows_its_error(units, direction, only) else None
-    return _refined(question, width / question.view.order, answer, recentred, last)
+    return _refine(question, width / question.view.order, answer, recentred, last)
 
 
 @raising_not_certified
@@ -320,7 +320,7 @@ def lattice_epsilon(
 
     nats = width * max(view.epsilon, 0.02 * view.spread)
     last = one_end if _shows_its_error(units, direction, only) else None
-    return _refined(question, nats, answer, recentred, last)
+    return _refine(question, nats, answer, recentred, last)
 
 
 def _require(units: Units, width: float, in_range: bool) -> None:

@@ -102,7 +102,7 @@ def lattice_query(
         sides["log10_above"] = max(-280, math.floor(min(log10, -1)))
     found = [reach(pair, direction=direction, **sides) for pair in merged]
     ends = [(float(r[0]), float(r[-1])) for r in found]
-    reaches = _clipped(ends, list(merged.values()), epsilon or 0.0)
+    reaches = _clip_low_losses(ends, list(merged.values()), epsilon or 0.0)
     if reaches != tuple(ends):
         marks = [
             replace(mark, losses=np.maximum(mark.losses, bottom))
@@ -119,7 +119,7 @@ def lattice_query(
     )
 
 
-def _clipped(
+def _clip_low_losses(
     ends: Sequence[tuple[float, float]], counts: Sequence[int], epsilon: float
 ) -> tuple[tuple[float, float], ...]:
     """Without losses so low that no other steps can make up for them, by a good margin."""
@@ -204,7 +204,7 @@ def error_of(question: LatticeQuery, slope: float, widths: Array) -> Array:
     return np.asarray(0.5 * (slope + 1) * (variance + widths**2 / 4), dtype=np.float64)
 
 
-def planned(question: LatticeQuery, nats: float, slope: float, trust: float) -> float:
+def plan_width(question: LatticeQuery, nats: float, slope: float, trust: float) -> float:
     """The widest lattice whose error is likely to be below the wanted."""
     view = question.view
     widest = max(view.deviation, 1e-3 * (view.high - view.low))

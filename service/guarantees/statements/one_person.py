@@ -102,13 +102,13 @@ def promise_of_run(
     own = run.budget_epsilon is not None
     charged = None if budget is None else budget.share
     if not own:
-        charged = _charged(connection, run, dataset)
+        charged = _charged_epsilon(connection, run, dataset)
     return _promise(
         connection,
         dataset,
         found,
-        cases=_certified(("run", run.id, run.created_at), dataset, found, accounts),
-        groups_known=_groups_known(dataset, accounts),
+        cases=_list_certified_cases(("run", run.id, run.created_at), dataset, found, accounts),
+        groups_known=_knows_groups(dataset, accounts),
         of_run=True,
         budget=budget,
         budget_of_run=own,
@@ -139,8 +139,8 @@ def promise_of_dataset(
         connection,
         dataset,
         told,
-        cases=_certified(key, dataset, told, accounts),
-        groups_known=_groups_known(dataset, accounts),
+        cases=_list_certified_cases(key, dataset, told, accounts),
+        groups_known=_knows_groups(dataset, accounts),
         of_run=False,
         budget=found.budget,
         budget_of_run=False,
@@ -148,7 +148,7 @@ def promise_of_dataset(
     )
 
 
-def _charged(connection: Connection, run: Row[Any], dataset: Row[Any]) -> float | None:
+def _charged_epsilon(connection: Connection, run: Row[Any], dataset: Row[Any]) -> float | None:
     try:
         charge = charge_of_run(connection, run, dataset)
     except TooExpensiveError:
@@ -169,7 +169,7 @@ def _promise(
     asked = {"dataset": dataset.id}
     return PersonPromise(
         unit=dataset.privacy_unit,
-        cases=[first, *_of_budget(budget), *others, *_unamplified(found)],
+        cases=[first, *_of_budget(budget), *others, *_list_unamplified_cases(found)],
         budget=budget,
         parents=connection.scalar(_PARENTS, asked) or 0,
         children=connection.scalar(_CHILDREN, asked) or 0,
@@ -189,7 +189,7 @@ def _of_budget(budget: BudgetAnswer | None) -> list[PersonCase]:
     return [_case(kind, epsilon, budget.delta) for kind, epsilon in told]
 
 
-def _unamplified(found: GuaranteeAnswer) -> list[PersonCase]:
+def _list_unamplified_cases(found: GuaranteeAnswer) -> list[PersonCase]:
     """The same steps, had every record joined each of them; None if that changes nothing."""
     epsilon = found.unamplified_epsilon
     if found.delta is None or epsilon is None or epsilon <= (found.epsilon or 0.0):
@@ -202,12 +202,12 @@ def _case(kind: CaseKind, epsilon: float | None, delta: float) -> PersonCase:
     return PersonCase(kind=kind, epsilon=epsilon, delta=delta, found=found)
 
 
-def _groups_known(dataset: Row[Any], accounts: Sequence[EventCounts]) -> bool:
+def _knows_groups(dataset: Row[Any], accounts: Sequence[EventCounts]) -> bool:
     relation = NeighboringRelation(dataset.neighboring_relation)
     return all(chain_holds(counts, relation) for counts in accounts)
 
 
-def _certified(
+def _list_certified_cases(
     of: Hashable, dataset: Row[Any], found: GuaranteeAnswer, accounts: Sequence[EventCounts]
 ) -> list[PersonCase]:
     """The certified case, that of several records, and that of a second dataset as costly."""
@@ -230,7 +230,7 @@ def _certified(
     # Two datasets that each promise as much: epsilons and deltas add up.
     twice = [(2 * profile.epsilons, np.minimum(1.0, 2 * profile.upper)) for profile in profiles]
     cases = [first, _worst("elsewhere", twice, delta)]
-    if _groups_known(dataset, accounts):
+    if _knows_groups(dataset, accounts):
         cases += [_several(profiles, rows, delta) for rows in PERSON_ROWS]
     return cases
 

@@ -21,15 +21,15 @@ from service.guarantees.statements.one_person import (
 from service.guarantees.statements.statement_text import (
     PersonRow,
     Remark,
-    addressed,
-    assumed,
     budget_remarks,
-    happened,
-    never_promised,
+    list_addressees,
+    list_assumptions,
+    list_exclusions,
+    list_promises,
+    list_remarks,
     outside_run,
     person_notes,
     person_rows,
-    promised,
     run_remarks,
     shown_of_run,
 )
@@ -109,7 +109,7 @@ def run_report(
     found = [run_guarantee(connection, name, Question(delta=delta)) for delta in chosen]
     whose = "run" if run.budget else "dataset"
     budget = run.budget or budget_of_dataset(connection, dataset)
-    counts = _counted(connection, _COUNTS_OF_RUN, {"dataset": dataset.id, "run": row.id})
+    counts = _count_by_name(connection, _COUNTS_OF_RUN, {"dataset": dataset.id, "run": row.id})
     headline = _headline(found, own, dataset)
     return _report(
         connection,
@@ -124,7 +124,7 @@ def run_report(
         remarks=[
             *run_remarks(run, headline),
             *budget_remarks(budget, whose),
-            *happened(counts),
+            *list_remarks(counts),
         ],
         outside=outside_run(run, dataset.name),
         budget=budget,
@@ -143,8 +143,8 @@ def dataset_report(
     dataset = find_dataset(connection, name)
     chosen, own = _deltas(deltas, dataset, None)
     found = [dataset_guarantee(connection, name, Question(delta=delta)) for delta in chosen]
-    counts = _counted(connection, _COUNTS, {"dataset": dataset.id})
-    states = _counted(connection, _STATES, {"dataset": dataset.id})
+    counts = _count_by_name(connection, _COUNTS, {"dataset": dataset.id})
+    states = _count_by_name(connection, _STATES, {"dataset": dataset.id})
     headline = _headline(found, own, dataset)
     return _report(
         connection,
@@ -158,7 +158,7 @@ def dataset_report(
         shown=f"everything together that all recorded training on the dataset {name} has produced",
         remarks=[
             *_dataset_remarks(connection, dataset, headline, states),
-            *happened(counts),
+            *list_remarks(counts),
         ],
         outside=[],
         budget=found[0].budget,
@@ -187,12 +187,12 @@ def _report(
         neighboring_relation=dataset.neighboring_relation,
         headline=headline,
         at_deltas=sorted(found, key=lambda one: -(one.delta or 0)),
-        promised=promised(headline, dataset, shown, person),
+        promised=list_promises(headline, dataset, shown, person),
         person=[] if told is None else person_rows(told),
         person_notes=[] if told is None else person_notes(told),
-        addressed=[] if headline.epsilon is None else addressed(dataset, unit),
-        outside=[*outside, *never_promised(dataset, unit)],
-        assumed=assumed(headline),
+        addressed=[] if headline.epsilon is None else list_addressees(dataset, unit),
+        outside=[*outside, *list_exclusions(dataset, unit)],
+        assumed=list_assumptions(headline),
         remarks=remarks,
         theorems=[known[one] for one in named if one in known],
         log=log_answer(connection, dataset.name),
@@ -222,7 +222,7 @@ def _headline(found: Sequence[Stated], own: float | None, dataset: Row[Any]) -> 
     return small[0] if small else by_delta[-1]
 
 
-def _counted(connection: Connection, query: Any, asked: dict[str, int]) -> dict[str, int]:
+def _count_by_name(connection: Connection, query: Any, asked: dict[str, int]) -> dict[str, int]:
     return {row[0]: row[1] for row in connection.execute(query, asked)}
 
 

@@ -124,7 +124,7 @@ def shown_of_run(name: str, found: GuaranteeAnswer) -> str:
     return f"every model that the run {name} has produced at any step"
 
 
-def promised(
+def list_promises(
     found: GuaranteeAnswer, dataset: Row[Any], shown: str, person: PersonPromise | None
 ) -> list[str]:
     """What is promised, and how much; of one person None where nothing finite is proved."""
@@ -177,7 +177,7 @@ def attack_sentence(found: float) -> str:
     )
 
 
-def addressed(dataset: Row[Any], unit: str) -> list[str]:
+def list_addressees(dataset: Row[Any], unit: str) -> list[str]:
     """To whom."""
     return [
         f"To every {unit} that is one of the {dataset.dataset_size:,} records of the dataset "
@@ -200,7 +200,7 @@ def outside_run(run: RunAnswer, dataset: str) -> list[str]:
     return [others, *told]
 
 
-def never_promised(dataset: Row[Any], unit: str) -> list[str]:
+def list_exclusions(dataset: Row[Any], unit: str) -> list[str]:
     """What no number of this kind promises."""
     found = [
         f"That nothing is learnt about a {unit}. Facts about many similar records may be learnt, "
@@ -215,7 +215,7 @@ def never_promised(dataset: Row[Any], unit: str) -> list[str]:
     return found
 
 
-def assumed(found: GuaranteeAnswer) -> list[str]:
+def list_assumptions(found: GuaranteeAnswer) -> list[str]:
     """What must be so, beside what the theorem assumes."""
     lines = [
         "That the recorded steps are those that ran, with the recorded noise. The ledger does not "
@@ -272,7 +272,7 @@ def budget_remarks(budget: BudgetAnswer | None, whose: str) -> list[Remark]:
     ]
 
 
-def happened(counts: dict[str, int]) -> Iterable[Remark]:
+def list_remarks(counts: dict[str, int]) -> Iterable[Remark]:
     """Yield a remark for each kind of incident, the most serious first."""
     for kind, (tone, text) in _HAPPENED.items():
         if count := counts.get(kind.value, 0):

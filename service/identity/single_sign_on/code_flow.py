@@ -58,7 +58,7 @@ class Started:
         return _seal(secret, text) + text
 
 
-def unsealed(secret: bytes, cookie: str) -> Started | None:
+def unseal(secret: bytes, cookie: str) -> Started | None:
     """What a cookie keeps; None if this service did not seal it, or its time is over."""
     seal, text = cookie[:_SEAL_LENGTH], cookie[_SEAL_LENGTH:]
     if not cookie.isascii() or not hmac.compare_digest(seal, _seal(secret, text)):
@@ -182,12 +182,12 @@ def finish_sign_in(
     if not 0 < len(code) <= CODE_LENGTH_MAX:
         raise ForbiddenError(f"The identity provider {provider.name} did not sign you in.")
     with exchanges.one(started.state):
-        token = _exchanged(started, provider, keys, code)
+        token = _exchange_code(started, provider, keys, code)
     audience = provider.client_id or ""
     return verify_token(token, provider, keys, audience=audience, nonce=started.nonce).principal
 
 
-def _exchanged(started: Started, provider: Provider, keys: ProviderKeys, code: str) -> str:
+def _exchange_code(started: Started, provider: Provider, keys: ProviderKeys, code: str) -> str:
     """The ID token that a provider gives for a code."""
     endpoint = keys.known().token_endpoint
     form = {

@@ -122,13 +122,13 @@ def _key_set(said: dict[str, Any]) -> KeySet:
         for one in (listed if isinstance(listed, list) else [])
         if isinstance(one, dict) and one.get("kty") != _SYMMETRIC and one.get("use") != "enc"
     ]
-    keys = [key for one in usable for key in _imported(one)]
+    keys = [key for one in usable for key in _import_key(one)]
     if not keys:
         raise ProviderError("it has no key that can be read")
     return KeySet(keys)
 
 
-def _imported(said: dict[str, Any]) -> list[Key]:
+def _import_key(said: dict[str, Any]) -> list[Key]:
     """A key; an empty list if it cannot be read: others of the provider may be."""
     try:
         return KeySet.import_key_set({"keys": [said]}).keys

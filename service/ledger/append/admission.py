@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from accounting.event_counts import Place, advance, after_steps, passes_begun, starts_anew
+from accounting.event_counts import Place, advance, after_steps, count_passes_begun, starts_anew
 from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import EnvelopeFilter, plus, times
 from accounting.guarantees import Status
@@ -90,7 +90,7 @@ def compute_append_effect(
     if branch.reservations:
         before = holds(branch, branch.next_step, branch.open_pass, until=end)
         after = holds(branch, end, open_pass, until=end)
-        move = held_since(before, after, recorded=recorded)
+        move = compute_held_change(before, after, recorded=recorded)
     return AppendEffect(move=with_shifts(move, shifts), starts=starts, open_pass=open_pass)
 
 
@@ -106,7 +106,7 @@ class _Counted:
         counts[0] += span.steps
         if not by_pass(span.event):
             return None if open_pass is None else after_steps(open_pass)
-        counts[2] += passes_begun(open_pass, span)
+        counts[2] += count_passes_begun(open_pass, span)
         passes, open_pass = advance(open_pass, span)
         for event, count in passes.items():
             self._of(event)[1] += count
@@ -164,7 +164,7 @@ def holds(
     return ReservedSpans(every, count_reserved(open_pass, own))
 
 
-def held_since(
+def compute_held_change(
     before: ReservedSpans, after: ReservedSpans, *, recorded: EventCountDelta = NOTHING
 ) -> BudgetDelta:
     """What recording, and holding other steps ahead than before, changes."""
@@ -227,24 +227,24 @@ def _view(
     return lambda move: as_seen_by_ancestor(move, relation=relation, rows=rows)
 
 
-def unbounded(
+def reason_unbounded(
     event: Event, *, relation: NeighboringRelation, accept: frozenset[Status]
 ) -> str | None:
     """Why no accepted theorem bounds the event, or None where one does."""
     return cost_cache.ask(Reason(relation, accept), event)
 
 
-def counted(event: Event, state: DatasetState, scopes: Sequence[BudgetCheck]) -> bool:
+def is_finite_everywhere(event: Event, state: DatasetState, scopes: Sequence[BudgetCheck]) -> bool:
     """Whether the event counts as finite everywhere."""
     return not state.accumulator.cost(event)[0] and not any(held.cost(event)[0] for held in scopes)
 
 
-def uncounted(event: Event, state: DatasetState, scopes: Sequence[BudgetCheck]) -> str | None:
+def reason_infinite(event: Event, state: DatasetState, scopes: Sequence[BudgetCheck]) -> str | None:
     """Why the event counts as infinite somewhere, or None where it does not."""
-    if counted(event, state, scopes):
+    if is_finite_everywhere(event, state, scopes):
         return None
     if state.accumulator.cost(event)[0]:
-        reason = unbounded(event, relation=state.relation, accept=state.accept)
+        reason = reason_unbounded(event, relation=state.relation, accept=state.accept)
         return reason or "The filter that holds the dataset has no bound for this event."
     lacking = next(held for held in scopes if held.cost(event)[0])
     return f"The filter that holds {lacking.scope.name} has no bound for this event."
@@ -270,10 +270,10 @@ def require_bounds(
         UnsupportedEventError: names the first such event and the reason.
     """
     for part in parts:
-        if not counted(part.event, state, scopes):
+        if not is_finite_everywhere(part.event, state, scopes):
             why = cost_cache.missing(Reason(state.relation, state.accept), [part.event])
             cost_cache.require(why, unchanged=True)
-            raise UnsupportedEventError(part.index, str(uncounted(part.event, state, scopes)))
+            raise UnsupportedEventError(part.index, str(reason_infinite(part.event, state, scopes)))
 
 
 def first_steps(parts: Sequence[PositionedSpan], steps: int) -> list[PositionedSpan]:
@@ -359,7 +359,7 @@ def admissible_steps(
     # Recording uses up what was reserved, which then costs nothing more.
     holds_ahead = bool(move.recorded and move.reserved)
     if holds_ahead or any(by_pass(part.event) for part in parts):
-        return _bisected(scopes, parts, change_of)
+        return _bisect_steps(scopes, parts, change_of)
     start = change_of([])
     totals = [held.sums(start).held for held in scopes]
     done = 0
@@ -379,7 +379,7 @@ def admissible_steps(
     return done
 
 
-def _bisected(
+def _bisect_steps(
     scopes: Sequence[BudgetCheck], parts: Sequence[PositionedSpan], change_of: ChangeOf
 ) -> int:
     """The same where passes count or reservations stand: spending only grows, so bisect."""

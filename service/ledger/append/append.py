@@ -22,7 +22,7 @@ from service.ledger.append.admission import (
     BudgetCheck,
     PositionedSpan,
     compute_append_effect,
-    counted,
+    is_finite_everywhere,
     require_bounds,
     require_budget,
     require_unfrozen,
@@ -111,7 +111,7 @@ def prepare(connection: Connection, asked: Append) -> Append:
         dataset = dataset_of(connection, find_run(connection, asked.run_name))
     except NotFoundError:  # the writer says so, unless it says that the ledger is suspended
         return asked
-    return replace(asked, placed=_placed(asked.events, dataset.dataset_size))
+    return replace(asked, placed=_position_spans(asked.events, dataset.dataset_size))
 
 
 def append(work: UnitOfWork, asked: Append, *, moment: datetime) -> dict[str, Any]:
@@ -136,7 +136,9 @@ def append(work: UnitOfWork, asked: Append, *, moment: datetime) -> dict[str, An
             "Another process opened this branch: the request has another writer. "
             "Open a branch of your own."
         )
-    placed = _placed(asked.events, state.dataset_size) if asked.placed is None else asked.placed
+    placed = (
+        _position_spans(asked.events, state.dataset_size) if asked.placed is None else asked.placed
+    )
     if len(placed) > MANY:  # what is not known is asked for before they are counted in vain
         each = dict.fromkeys((part.event for part in placed), StepsAndPasses(steps=1))
         state.require_prices(run, BudgetDelta(recorded=each))
@@ -209,7 +211,7 @@ def _verdict(
     """
     after = [(held.scope, held.sums(gone.move)) for held in scopes]
     admitted = all(scope.admits(sums) for scope, sums in after)
-    if not (admitted and all(counted(part.event, state, scopes) for part in fresh)):
+    if not (admitted and all(is_finite_everywhere(part.event, state, scopes) for part in fresh)):
         return _OVERDRAFT
     covered = bool(gone.move.reserved) and not all(scope.holds(sums) for scope, sums in after)
     return _RESERVED if covered else _WITHIN
@@ -317,7 +319,7 @@ def follows(run: RunState, branch: Branch, parts: Sequence[PositionedSpan]) -> b
     return parts[-1].end <= begin
 
 
-def _placed(events: Sequence[EventMessage], dataset_size: int) -> list[PositionedSpan]:
+def _position_spans(events: Sequence[EventMessage], dataset_size: int) -> list[PositionedSpan]:
     """The events as accounting sees them, adjacent equal ones as one."""
     placed: list[PositionedSpan] = []
     before: EventMessage | None = None

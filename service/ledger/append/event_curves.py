@@ -8,8 +8,8 @@ from typing import Final
 
 from accounting.bounds.event_bounds import (
     NoBoundError,
-    accepted,
     failure,
+    filter_accepted,
     least_curve,
     sensitivity_of,
 )
@@ -52,7 +52,7 @@ def curve_of(
     if (known := known_curve(event, relation, accept)) is not None:
         return known
     try:
-        bounds = accepted(renyi_bounds(event, relation), accept=accept)
+        bounds = filter_accepted(renyi_bounds(event, relation), accept=accept)
     except NoBoundError:
         return None
     if failure(bounds):

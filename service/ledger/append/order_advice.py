@@ -12,7 +12,7 @@ from accounting.filters import RenyiFilter, default_order, order_for
 from accounting.filters.integer_totals import LOSS_BITS
 from accounting.guarantees import Status
 from accounting.rounding import rounded_up
-from accounting.work_limit import attempted
+from accounting.work_limit import attempt
 from service.errors import BudgetExhaustedError
 from service.formatting import charged_of
 
@@ -43,7 +43,7 @@ def advise(refusal: BudgetExhaustedError) -> None:
     It prices a step at every order: call it outside any transaction, and not in the event loop.
     """
     sentences = [
-        attempted(ADVICE_POINTS, partial(order_advice, use))
+        attempt(ADVICE_POINTS, partial(order_advice, use))
         for use in refusal.order_uses
         if isinstance(use, OrderUse)
     ]

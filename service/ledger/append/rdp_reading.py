@@ -366,10 +366,10 @@ def reading(state: DatasetState, run: RunState) -> dict[str, Any] | DeferredGuar
     if run.units is None:
         accumulator = run.scope.accumulator if run.scope else state.accumulator
         return {**read_filter(accumulator, delta), "steps": run.steps, "sequence": state.head}
-    return _metered(state, run, run.units, delta)
+    return _defer_guarantee(state, run, run.units, delta)
 
 
-def _metered(
+def _defer_guarantee(
     state: DatasetState, run: RunState, units: dict[Event, StepsAndPasses], delta: float
 ) -> DeferredGuarantee:
     known: RdpEvaluator | None = run.reading
@@ -378,14 +378,14 @@ def _metered(
         known = None
     # Events of a run are never taken off, so as many as before are the same.
     further_ones = known and known.curves is not None and len(known.events) < len(units)
-    if known and further_ones and (longer := _lengthened(known, units, **given)):
+    if known and further_ones and (longer := _extend_evaluator(known, units, **given)):
         run.reading = known = longer
     return DeferredGuarantee(
         run=run, known=known, units=dict(units), delta=delta, sequence=state.head, **given
     )
 
 
-def _lengthened(
+def _extend_evaluator(
     known: RdpEvaluator,
     units: Mapping[Event, StepsAndPasses],
     *,

@@ -20,7 +20,7 @@ from service.storage.tables import reservations
 _AHEAD_OF_RUN: Final = AHEAD.where(reservations.c.run_id == bindparam("run"))
 
 
-def shifted_by(
+def compute_shifts(
     connection: Connection, run: int, shifts: Shifts, *, dataset_size: int
 ) -> BudgetDelta:
     """Return what shifts add to all that a run has recorded and holds ahead.
@@ -43,7 +43,7 @@ def shifted_by(
     return _shifts_alone([with_shifts(whole, shifts)])
 
 
-def shifted_since(before: BudgetDelta, after: BudgetDelta) -> BudgetDelta:
+def compute_shifts_since(before: BudgetDelta, after: BudgetDelta) -> BudgetDelta:
     """Return what shifts add more than they did."""
     less = BudgetDelta(
         shifted=negative(before.shifted),
@@ -53,7 +53,7 @@ def shifted_since(before: BudgetDelta, after: BudgetDelta) -> BudgetDelta:
     return _shifts_alone([after, less])
 
 
-def shifted_by_all(
+def compute_all_shifts(
     connection: Connection, corrected: Iterable[Corrected], sizes: Mapping[int, int]
 ) -> BudgetDelta:
     """Return what the shifts of all corrected runs add, given the sizes of their datasets."""
@@ -62,7 +62,7 @@ def shifted_by_all(
         by_run.setdefault((one.run_id, one.dataset_id), []).append(one)
     return _shifts_alone(
         [
-            shifted_by(connection, run, shifts_of(part), dataset_size=sizes[dataset_id])
+            compute_shifts(connection, run, shifts_of(part), dataset_size=sizes[dataset_id])
             for (run, dataset_id), part in by_run.items()
         ]
     )

@@ -13,7 +13,7 @@ from accounting.event_counts import OpenPass
 from accounting.events import Event, NeighboringRelation
 from accounting.guarantees import Status
 from service.clock import now, utc
-from service.ledger.append.shifted_passes import shifted_by_all
+from service.ledger.append.shifted_passes import compute_all_shifts
 from service.ledger.append.state import Branch, DatasetState, Reservation, RunState
 from service.ledger.budgets import correction_costs, cost_cache
 from service.ledger.budgets.accumulator import BudgetAccumulator, BudgetDelta, read_accumulator
@@ -29,7 +29,7 @@ from service.ledger.budgets.lineage import (
     RowsPerParent,
     as_seen_by_ancestor,
     rows_of,
-    seen_as,
+    view_event,
 )
 from service.ledger.budgets.pass_positions import place_of_row, position_of
 from service.ledger.budgets.steps_and_passes import StepsAndPasses, merge_changes
@@ -132,7 +132,7 @@ def _entries(
     for entry in state.notes.entries:
         row = ids[entry.event]
         if (time := times.get(entry.recorded_at)) is None:
-            stored = bulk.stored(connection, entry.recorded_at)
+            stored = bulk.to_driver_time(connection, entry.recorded_at)
             time = times[entry.recorded_at] = (stored, exact(stored))
         data = entry_data(
             dataset=state.name,
@@ -214,13 +214,13 @@ def _charge_corrections(
     sizes: dict[int, int],
 ) -> None:
     """Count what corrections of a dataset, and of those that were made from it, change."""
-    told, shifted = corrections_seen(connection, accumulator.relation, below, sizes)
+    told, shifted = find_visible_corrections(connection, accumulator.relation, below, sizes)
     if told:
         correction_costs.add_correction_costs(accumulator, told)  # at once: their order counts
         accumulator.apply(shifted)
 
 
-def corrections_seen(
+def find_visible_corrections(
     connection: Connection,
     relation: NeighboringRelation,
     below: Mapping[int, RowsPerParent],
@@ -240,9 +240,9 @@ def corrections_seen(
     told, moves = [], []
     for rows in sorted(set(below.values())):
         part = [one for one in found if below[one.dataset_id] == rows]
-        view = partial(seen_as, relation=relation, rows=rows)
-        told += correction_costs.seen(part, view)
-        added = shifted_by_all(connection, part, sizes)
+        view = partial(view_event, relation=relation, rows=rows)
+        told += correction_costs.view_corrections(part, view)
+        added = compute_all_shifts(connection, part, sizes)
         moves.append(as_seen_by_ancestor(added, relation=relation, rows=rows))
     return told, BudgetDelta(
         shifted=merge_changes(move.shifted for move in moves),
@@ -320,7 +320,7 @@ def _run_tally(
     )
     if corrected:
         correction_costs.add_correction_costs(accumulator, corrected)
-        shifted = shifted_by_all(connection, corrected, {row.dataset_id: dataset_size})
+        shifted = compute_all_shifts(connection, corrected, {row.dataset_id: dataset_size})
         accumulator.apply(shifted.of_run)
     return accumulator
 
@@ -358,7 +358,7 @@ def write_books(
 ) -> None:
     """Write what has changed in states, with the rows of their events: a statement a table."""
     noted = [(state.notes, ids) for state, ids in states]
-    moment = bulk.stored(connection, now())
+    moment = bulk.to_driver_time(connection, now())
     hashed = [build_log_leaves(connection, state, ids, moment) for state, ids in states]
     bulk.insert(connection, entries, _ENTRY, [row for one in hashed for row in one.entries])
     bulk.insert(connection, acts, ACT, [row for one in hashed for row in one.acts])

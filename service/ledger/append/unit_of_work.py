@@ -368,7 +368,7 @@ class UnitOfWork:
         happened = [one for state in states for one in state.notes.incidents]
         for state in states:
             state.version = secrets.randbits(VERSION_BITS)
-        with bulk.pipelined(self.connection):
+        with bulk.pipeline(self.connection):
             write_books(self.connection, changes)
         for state in states:
             state.notes = PendingChanges()

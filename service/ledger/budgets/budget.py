@@ -57,13 +57,13 @@ def run_filter(row: Row[Any], dataset_size: int) -> Filter | None:
     if row.budget_epsilon is None:
         return None
     record = json.loads(row.budget_filter)
-    share = delta_left(row.budget_delta, record.get(PLAN))
+    share = remaining_delta(row.budget_delta, record.get(PLAN))
     if share <= 0:  # the plan takes all of it: where it is left, nothing more is admitted
         return filter_of(record, epsilon=0.0, delta=LEAST_DELTA)
     return _read_filter(row.budget_filter, row.budget_epsilon, share, dataset_size)
 
 
-def delta_left(delta: float, plan: Mapping[str, float] | None) -> float:
+def remaining_delta(delta: float, plan: Mapping[str, float] | None) -> float:
     """What a run's plan leaves of its budget's delta to the filter behind it. Lower."""
     return delta if plan is None else rounded_down(delta - plan["delta"])
 
@@ -232,7 +232,7 @@ def run_scope(row: Any, accumulator: BudgetAccumulator | None) -> EnforcedBudget
         epsilon=row.budget_epsilon,
         delta=row.budget_delta,
         revision=0,
-        delta_share=max(0.0, delta_left(row.budget_delta, plan) / row.budget_delta),
+        delta_share=max(0.0, remaining_delta(row.budget_delta, plan) / row.budget_delta),
         planned=plan["epsilon"] if row.on_plan else None,
         accumulator=accumulator,
     )

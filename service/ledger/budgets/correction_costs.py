@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, bindparam, case, func, or_, select
 
-from accounting.event_counts import pass_length, retold
+from accounting.event_counts import pass_length, reveal_order
 from accounting.events import Event, Sampling
 from accounting.filters import EnvelopeFilter, Total, plus, times
 from service.ledger.budgets import cost_cache
@@ -173,7 +173,7 @@ def _read(
     ]
 
 
-def seen(corrected: Iterable[Corrected], view: View) -> list[Corrected]:
+def view_corrections(corrected: Iterable[Corrected], view: View) -> list[Corrected]:
     """The same as the records of another dataset see it."""
     return [replace(one, recorded=view(one.recorded), really=view(one.really)) for one in corrected]
 
@@ -217,11 +217,11 @@ def _passes(accumulator: BudgetAccumulator, one: Corrected) -> EventCountDelta:
     """The passes of the corrected steps, which count besides those that were recorded."""
     both = (one.recorded, one.really) if one.unplaced else ()
     # Where the noise falls, another pass of an old order is counted.
-    old = [{retold(event): StepsAndPasses(passes=1)} for event in both if by_pass(event)]
-    return merge_changes([_touched(accumulator, one), *old])
+    old = [{reveal_order(event): StepsAndPasses(passes=1)} for event in both if by_pass(event)]
+    return merge_changes([_count_touched_passes(accumulator, one), *old])
 
 
-def _touched(accumulator: BudgetAccumulator, one: Corrected) -> EventCountDelta:
+def _count_touched_passes(accumulator: BudgetAccumulator, one: Corrected) -> EventCountDelta:
     """The passes that corrected steps may have touched, wherever they began."""
     if one.recorded.sampling == one.really.sampling and _no_dearer(accumulator, one):
         return {}
@@ -229,7 +229,7 @@ def _touched(accumulator: BudgetAccumulator, one: Corrected) -> EventCountDelta:
     if length is None:
         return {}
     touched = 1 + -(-(one.length - 1) // length)  # wherever in a pass they began
-    counted = retold(one.really) if one.unplaced else one.really
+    counted = reveal_order(one.really) if one.unplaced else one.really
     passes = min(one.steps, touched)
     found: EventCountDelta = {counted: StepsAndPasses(steps=one.steps, passes=passes)}
     if isinstance(accumulator.filter, EnvelopeFilter) and by_pass(one.recorded):
@@ -254,7 +254,7 @@ def shifts_of(corrected: Iterable[Corrected]) -> Shifts:
     both = [(one, event) for one in changed for event in (one.recorded, one.really)]
     found = {(one.correction, event.sampling, 1) for one, event in both if by_pass(event)}
     # Of a place that is not known, steps in a row that are cut touch a pass more on each side.
-    told = [(one.correction, retold(event)) for one, event in both if one.unplaced]
+    told = [(one.correction, reveal_order(event)) for one, event in both if one.unplaced]
     found |= {
         (row, event.sampling, side) for row, event in told if by_pass(event) for side in (1, 2)
     }

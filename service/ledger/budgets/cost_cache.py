@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, overload
 
 from accounting.accountants.envelope_bound import admissible_of_last, epsilon_of, unused_delta
-from accounting.bounds.event_bounds import NoBoundError, accepted
+from accounting.bounds.event_bounds import NoBoundError, filter_accepted
 from accounting.bounds.renyi_bounds import renyi_bounds
 from accounting.events import Event, NeighboringRelation
 from accounting.filters import EnvelopeItem, Filter, Total
 from accounting.guarantees import Status
-from accounting.work_limit import TooMuchWorkError, limited
+from accounting.work_limit import TooMuchWorkError, limit_work
 from service.errors import UnavailableError
 from service.work_limit import bounded
 
@@ -71,7 +71,7 @@ class Reason:
     def of(self, event: Event) -> str | None:
         """Work it out."""
         try:
-            accepted(renyi_bounds(event, self.relation), accept=self.accept)
+            filter_accepted(renyi_bounds(event, self.relation), accept=self.accept)
         except NoBoundError as reason:
             return str(reason)
         return None
@@ -198,18 +198,18 @@ def require(wanted: Collection[Quote], *, unchanged: bool = False) -> None:
         UnpricedError: it names all that is still missing.
     """
     locked = _given.get()
-    left = [quote for quote in wanted if locked is None or not _worked_out(quote, locked)]
+    left = [quote for quote in wanted if locked is None or not _compute_if_cheap(quote, locked)]
     if left:
         raise UnpricedBeforeError(left) if unchanged else UnpricedError(left)
 
 
-def _worked_out(quote: Quote, locked: _Locked) -> bool:
+def _compute_if_cheap(quote: Quote, locked: _Locked) -> bool:
     """Whether a cost took no more than a transaction may still work out; it is cached then."""
     question, event = quote
     if locked.points <= 0 or not isinstance(question, Cost) or not isinstance(event, Event):
         return False
     try:
-        with limited(locked.points) as meter:
+        with limit_work(locked.points) as meter:
             before = meter.spent
             answer = question.of(event)
             locked.points -= meter.spent - before
@@ -243,7 +243,7 @@ def compute_costs(wanted: Iterable[Quote]) -> dict[Quote, Any]:
         UnavailableError: it takes more work than one request may; sent again, it comes further.
     """
     found = {}
-    with limited(math.inf) as meter:
+    with limit_work(math.inf) as meter:
         before = meter.spent
         for quote in wanted:
             answer = _known.get(quote, _MISSING)  # another thread may have computed it meanwhile

@@ -205,7 +205,7 @@ def _differences(item: Event, event: Event) -> tuple[tuple[int, float], list[str
         if mine["kind"] != other["kind"]:
             kinds += 1
             needed.append(
-                f"{type(wanted).__name__} with {_shown(mine)}"
+                f"{type(wanted).__name__} with {_describe_fields(mine)}"
                 if len(mine) > 1
                 else type(wanted).__name__
             )
@@ -223,7 +223,7 @@ def _fields(part: Any) -> dict[str, Any]:
     return {"kind": type(part).__name__} | {name: getattr(part, name) for name in names}
 
 
-def _shown(fields: Mapping[str, Any]) -> str:
+def _describe_fields(fields: Mapping[str, Any]) -> str:
     return " and ".join(f"{name} {value}" for name, value in fields.items() if name != "kind")
 
 

@@ -47,20 +47,20 @@ def as_seen_by_ancestor(
         relation: of both.
         rows: that a record of the other has in it.
     """
-    if _unchanged(relation, rows):
+    if _is_unchanged(relation, rows):
         return move
     return BudgetDelta(  # without shifted passes: there none count
-        recorded=_restated(move.recorded, relation, rows.most),
-        reserved=_restated(move.reserved, relation, rows.most),
+        recorded=_view_change(move.recorded, relation, rows.most),
+        reserved=_view_change(move.reserved, relation, rows.most),
     )
 
 
-def seen_as(event: Event, *, relation: NeighboringRelation, rows: RowsPerParent) -> Event:
+def view_event(event: Event, *, relation: NeighboringRelation, rows: RowsPerParent) -> Event:
     """The event that a step on a dataset is for a dataset it was made from."""
-    return event if _unchanged(relation, rows) else _seen(event, relation, rows.most)
+    return event if _is_unchanged(relation, rows) else _view_event(event, relation, rows.most)
 
 
-def _unchanged(relation: NeighboringRelation, rows: RowsPerParent) -> bool:
+def _is_unchanged(relation: NeighboringRelation, rows: RowsPerParent) -> bool:
     if rows.most > 1:
         return False
     return rows.exactly_one or relation is NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -71,9 +71,11 @@ def rows_of(row: Any) -> RowsPerParent:
     return RowsPerParent(bool(row.exactly_one), row.most_rows or 1)
 
 
-def _restated(change: EventCountDelta, relation: NeighboringRelation, most: int) -> EventCountDelta:
+def _view_change(
+    change: EventCountDelta, relation: NeighboringRelation, most: int
+) -> EventCountDelta:
     return merge_changes(
-        {(seen := _seen(event, relation, most)): _counts(counts, same=seen == event)}
+        {(seen := _view_event(event, relation, most)): _counts(counts, same=seen == event)}
         for event, counts in change.items()
     )
 
@@ -84,8 +86,8 @@ def _counts(counts: StepsAndPasses, *, same: bool) -> StepsAndPasses:
 
 
 @lru_cache(maxsize=8192)
-def _seen(event: Event, relation: NeighboringRelation, most: int) -> Event:
-    return _of_several(event, relation, most) if most > 1 else _left_out(event, relation)
+def _view_event(event: Event, relation: NeighboringRelation, most: int) -> Event:
+    return _of_several(event, relation, most) if most > 1 else _view_without_row(event, relation)
 
 
 def _of_several(event: Event, relation: NeighboringRelation, most: int) -> Event:
@@ -97,18 +99,20 @@ def _of_several(event: Event, relation: NeighboringRelation, most: int) -> Event
             unit = PoissonUnit(sampling_probability=rate, rows=most)
             return Event(mechanism=Gaussian(noise_multiplier=noise), sampling=unit)
         case Gaussian() | Laplace(), Full() | Poisson():
-            return _moved_by(mechanism, most)
+            return _full_batch_moved_by(mechanism, most)
         case Gaussian(), FixedSize(batch_size=size, dataset_size=whole) if (
             grows and size <= whole - most
         ):
-            return _moved_by(mechanism, 2 * min(most, size))  # each takes another row's place
+            return _full_batch_moved_by(
+                mechanism, 2 * min(most, size)
+            )  # each takes another row's place
         case Gaussian(), TruncatedPoisson(max_batch_size=size) if grows:
-            return _moved_by(mechanism, 2 * min(most, size))
+            return _full_batch_moved_by(mechanism, 2 * min(most, size))
         case _:
             return UNBOUNDED
 
 
-def _moved_by(mechanism: Gaussian | Laplace, bounds: int) -> Event:
+def _full_batch_moved_by(mechanism: Gaussian | Laplace, bounds: int) -> Event:
     """A full batch whose sum a record moves by so many norm bounds."""
     noise = rounded_down(mechanism.noise_multiplier / bounds)
     if noise < _NOISE_MIN:
@@ -116,17 +120,19 @@ def _moved_by(mechanism: Gaussian | Laplace, bounds: int) -> Event:
     return Event(mechanism=replace(mechanism, noise_multiplier=noise), sampling=Full())
 
 
-def _left_out(event: Event, relation: NeighboringRelation) -> Event:
+def _view_without_row(event: Event, relation: NeighboringRelation) -> Event:
     """The event for a record whose row may be missing, not only be another one."""
     mechanism, sampling = event.mechanism, event.sampling
     if isinstance(mechanism, Gaussian | Laplace) and isinstance(sampling, Full | Poisson):
         return event  # a missing row adds to a sum what a row of zeros does
     if isinstance(mechanism, Gaussian) and isinstance(sampling, FixedSize):
-        return _exchanged(mechanism.noise_multiplier, sampling, relation)
+        return _view_with_substitute(mechanism.noise_multiplier, sampling, relation)
     return UNBOUNDED
 
 
-def _exchanged(sigma: float, sampling: FixedSize, relation: NeighboringRelation) -> Event:
+def _view_with_substitute(
+    sigma: float, sampling: FixedSize, relation: NeighboringRelation
+) -> Event:
     """A batch in which another record may stand in for the missing one: two norm bounds away."""
     if sampling.batch_size == sampling.dataset_size:
         return UNBOUNDED  # no other record can take its place

@@ -35,15 +35,17 @@ _OF_DATASET: Final = _TAKEN.join(runs, runs.c.id == branches.c.run_id).where(
 
 def taken_in_run(connection: Connection, run_id: int) -> list[Taken]:
     """By whom open passes of a run were taken."""
-    return [_taken(row) for row in connection.execute(_OF_RUN, {"run": run_id})]
+    return [_parse_taken_pass(row) for row in connection.execute(_OF_RUN, {"run": run_id})]
 
 
 def taken_in_dataset(connection: Connection, dataset_id: int) -> list[Taken]:
     """The same of all runs of a dataset."""
-    return [_taken(row) for row in connection.execute(_OF_DATASET, {"dataset": dataset_id})]
+    return [
+        _parse_taken_pass(row) for row in connection.execute(_OF_DATASET, {"dataset": dataset_id})
+    ]
 
 
-def _taken(row: Any) -> Taken:
+def _parse_taken_pass(row: Any) -> Taken:
     return Taken(by=row.id, of=row.from_branch_id, step=row.from_step)
 
 

@@ -86,7 +86,7 @@ class PassSums:
         """The total after a change; nothing changes yet."""
         total = self.total
         for one in self._look(change):
-            total = _exchanged(total, self._group(one.key).sum, one.sum)
+            total = _replace_part(total, self._group(one.key).sum, one.sum)
         return total
 
     def _look(self, change: EventCountDelta) -> list[_Step]:
@@ -103,7 +103,7 @@ class PassSums:
         self._seen = None
         for one in found:
             group = self._groups.setdefault(one.key, self._group(one.key))
-            self.total = _exchanged(self.total, group.sum, one.sum)
+            self.total = _replace_part(self.total, group.sum, one.sum)
             group.sum = one.sum
             add_to(group.counts, one.part)
             for event in one.part.keys() - group.counts.keys():
@@ -207,6 +207,6 @@ def _stops_early(event: Event) -> bool:
     return isinstance(event.sampling, Shuffle) and event.sampling.stops_early
 
 
-def _exchanged(total: Total, before: _Sum, after: _Sum) -> Total:
+def _replace_part(total: Total, before: _Sum, after: _Sum) -> Total:
     each = zip(total, before.total, after.total, strict=True)
     return tuple([whole - old + new for whole, old, new in each])

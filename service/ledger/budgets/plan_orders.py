@@ -7,7 +7,7 @@ from accounting.event_counts import EventCounts
 from accounting.events import NeighboringRelation
 from accounting.filters import default_order, order_for, share_held
 from accounting.guarantees import Status
-from accounting.work_limit import attempted, left
+from accounting.work_limit import attempt, remaining_points
 from service.schemas.plan_response import PlanOrders
 
 ORDERS_POINTS: Final = 10_000_000  # of a plan's work, that its orders may take
@@ -59,7 +59,7 @@ def plan_orders(
             remedy=_remedy(usual, best, shares),
         )
 
-    return attempted(min(ORDERS_POINTS, left()), found)
+    return attempt(min(ORDERS_POINTS, remaining_points()), found)
 
 
 def _remedy(usual: float, best: float, shares: list[float]) -> str | None:

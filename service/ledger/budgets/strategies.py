@@ -16,8 +16,8 @@ from service.errors import InvalidRequestError, NotFoundError
 from service.schemas.correlated.steps import can_be_sensitivity, is_digest
 from service.schemas.correlated.strategies import (
     StrategyMessage,
+    compute_squared_sensitivity,
     place_parts,
-    priced,
     read_strategy,
     sampling_in,
     steps_in,
@@ -157,7 +157,7 @@ class Sensitivities:
             known = self._known.get(asked)
         if known is not None:
             return known
-        found = priced(
+        found = compute_squared_sensitivity(
             self.strategy(asked.digest, f"{location}.mechanism.strategy"),
             asked.sampling,
             location=f"{location}.mechanism.strategy",

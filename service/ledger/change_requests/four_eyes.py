@@ -17,7 +17,7 @@ from service.ledger.change_requests.messages import (
     NewChangeRequest,
     RequestKind,
 )
-from service.ledger.change_requests.persons import Actor, person_named, require_named
+from service.ledger.change_requests.persons import Actor, find_person, require_named
 from service.ledger.change_requests.records import insert_request, request_answer
 from service.ledger.dataset_settings import require_present
 from service.ledger.lookups import (
@@ -72,7 +72,7 @@ def ask_for_budget(
         InvalidRequestError: the change could not be made now.
         BudgetExhaustedError: the items of an envelope are more than the budget holds.
     """
-    row = _locked(connection, dataset)
+    row = _lock_dataset(connection, dataset)
     if if_match is not None:
         require_present(row, if_match)
     change = DatasetChange(reason=new.reason, budget=new.budget)
@@ -108,8 +108,8 @@ def change_or_ask(
         InvalidRequestError: nothing would change, or something that never may.
         AnotherPersonError: it needs a second person, and the start token is no person.
     """
-    dataset = _locked(connection, name)
-    if not approvals.intersection(loosened(dataset, change)):
+    dataset = _lock_dataset(connection, name)
+    if not approvals.intersection(list_loosened_limits(dataset, change)):
         return dataset_settings.change(connection, name, change, if_match=if_match, by=by.key)
     require_present(dataset, if_match)
     require_named(by)
@@ -121,7 +121,7 @@ def change_or_ask(
     return _ask(connection, dataset, change, by=by)[0]
 
 
-def loosened(dataset: Row[Any], change: DatasetChange) -> list[str]:
+def list_loosened_limits(dataset: Row[Any], change: DatasetChange) -> list[str]:
     """In which ways a change lets more be spent: keys of APPROVALS; none if in no way.
 
     A first limit on a dataset without one, a lower epsilon, a shorter list of accepted statuses and
@@ -154,12 +154,12 @@ def _ask(
     elif change.void_reservations and change.budget is None and change.accept is None:
         kind = "void"
     sent = change.model_dump(mode="json", exclude_none=True, by_alias=True)
-    return _asked(
+    return _store_request(
         connection, dataset, sent, kind=kind, revision=dataset.revision, reason=change.reason, by=by
     )
 
 
-def _asked(
+def _store_request(
     connection: Connection,
     dataset: Row[Any],
     change: dict[str, Any],
@@ -198,11 +198,11 @@ def void_needing_approval(
         AnotherPersonError: the start token asks.
     """
     run = find_run(connection, find_reservation(connection, name)[0].run)
-    dataset = _locked(connection, dataset_of(connection, run).name)
+    dataset = _lock_dataset(connection, dataset_of(connection, run).name)
     if not any(map(remaining_steps_of, find_reservation(connection, name))):
         return None
     require_named(by)
-    return _asked(
+    return _store_request(
         connection,
         dataset,
         {"reason": reason},
@@ -215,7 +215,7 @@ def void_needing_approval(
 
 def is_own(connection: Connection, holder: str | None, by: Actor) -> bool:
     """Whether the person who acts holds something, by the name that took it."""
-    return holder is not None and person_named(connection, holder) == by.person
+    return holder is not None and find_person(connection, holder) == by.person
 
 
 def release_needing_approval(
@@ -278,13 +278,13 @@ def correction_needing_approval(
         AnotherPersonError: it needs a second person, and the start token is no person.
     """
     run = find_run(connection, run_name)
-    dataset = _locked(connection, dataset_of(connection, run).name)
+    dataset = _lock_dataset(connection, dataset_of(connection, run).name)
     _require_recorded(connection, run, new)
     if _only_raises(connection, dataset, run, new):
         return None
     require_named(by)
     sent = new.model_dump(mode="json", exclude_none=True, by_alias=True)
-    return _asked(
+    return _store_request(
         connection,
         dataset,
         sent,
@@ -337,7 +337,7 @@ def _tells_no_less(really: Event, recorded: Event) -> bool:
     return covers(really, recorded) and not moves
 
 
-def _locked(connection: Connection, name: str) -> Row[Any]:
+def _lock_dataset(connection: Connection, name: str) -> Row[Any]:
     """A dataset, locked after all that it was made from, as every writer locks them."""
     lock_parents(connection, [name])
     return lock_dataset(connection, name)

@@ -20,7 +20,7 @@ class Actor:
     person: str
 
 
-def person_named(connection: Connection, name: str) -> str:
+def find_person(connection: Connection, name: str) -> str:
     """Who acts under a name: the person of a key, or the subject of an identity provider itself."""
     held = select(api_keys.c.person).where(api_keys.c.name == name)
     return connection.scalar(held) or name

@@ -183,7 +183,7 @@ def append_leaves(connection: Connection, dataset_id: int | None, happened: Sequ
     else:
         row = connection.execute(_DATASET, {"dataset": dataset_id}).one()
         dataset, head = (dataset_id, row.name), row.head_sequence
-    moment = bulk.stored(connection, now())
+    moment = bulk.to_driver_time(connection, now())
     rows = [
         act_row(
             act,

@@ -50,7 +50,7 @@ class Frontier:
 
     def root(self) -> bytes:
         """The root of the tree."""
-        return _joined(self.roots) if self.roots else EMPTY
+        return _join_roots(self.roots) if self.roots else EMPTY
 
     def to_bytes(self) -> bytes:
         """As it is stored."""
@@ -72,7 +72,7 @@ def _cut(data: bytes) -> Iterator[bytes]:
     return (data[at : at + DIGEST_SIZE] for at in range(0, len(data), DIGEST_SIZE))
 
 
-def _joined(roots: Sequence[bytes]) -> bytes:
+def _join_roots(roots: Sequence[bytes]) -> bytes:
     """The root over perfect subtrees; the smallest, on the right, are joined first."""
     *others, node = roots
     for left in reversed(others):
@@ -95,7 +95,7 @@ def perfect_subtrees(begin: int, end: int) -> Iterator[tuple[int, int]]:
         begin += 1 << height
 
 
-def _split(size: int) -> int:
+def _split_point(size: int) -> int:
     """The largest power of two below a size of two or more."""
     return 1 << (size - 1).bit_length() - 1
 
@@ -116,7 +116,7 @@ def inclusion_path(index: int, size: int, subtree: Subtree) -> list[bytes]:
     path: list[bytes] = []
     begin, end = 0, size
     while end - begin > 1:
-        middle = begin + _split(end - begin)
+        middle = begin + _split_point(end - begin)
         if index < middle:
             path.append(subtree(middle, end))
             end = middle
@@ -141,7 +141,7 @@ def consistency_path(first: int, second: int, subtree: Subtree) -> list[bytes]:
     path: list[bytes] = []
     begin, end, whole = 0, second, True  # whole: the first tree's root is known to who verifies
     while first != end:
-        middle = begin + _split(end - begin)
+        middle = begin + _split_point(end - begin)
         if first <= middle:
             path.append(subtree(middle, end))
             end = middle

@@ -329,13 +329,13 @@ def content_of_row(row: Mapping[Any, Any]) -> dict[str, Any]:
         ValueError: a column that holds JSON does not.
     """
     return {
-        name: _said(name, value)
+        name: _to_record_value(name, value)
         for name, value in row.items()
         if name not in ("of_dataset", "row") and not (name in _LATER and value is None)
     }
 
 
-def _said(name: str, value: Any) -> Any:
+def _to_record_value(name: str, value: Any) -> Any:
     if isinstance(value, datetime):
         return exact(value)
     if name == "writer":  # it gives the right to write to the branch

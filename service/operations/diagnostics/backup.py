@@ -91,12 +91,12 @@ def _aged(held: _Held, said: str) -> Finding:
     if held.logs is None:
         said = f"{said}: of schema revision {held.header.schema_revision}, {_NOT_COMPARED}"
         return warn(_NAME, said, "take one with this version")
-    if now() - _taken(held) > BACKUP_AGE_MAX:
+    if now() - _time_taken(held) > BACKUP_AGE_MAX:
         return warn(_NAME, said, _DAILY)
     return ok(_NAME, said)
 
 
-def _taken(held: _Held) -> datetime:
+def _time_taken(held: _Held) -> datetime:
     return datetime.fromisoformat(held.header.taken_at)
 
 
@@ -138,7 +138,7 @@ def _unfit(engine: Engine, held: _Held) -> str | None:
                 return f"it has {log.size} leaves of {_words(log)}, and the ledger {here.size}"
             if Tree(connection, row, here.size).subtree(0, log.size).hex() != log.root:
                 return f"{_words(log)} is another in it than in the ledger"
-        return None if held.logs is None else _lacking(connection, present, logs, _taken(held))
+        return None if held.logs is None else _lacking(connection, present, logs, _time_taken(held))
 
 
 def _lacking(

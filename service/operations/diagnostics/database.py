@@ -54,7 +54,7 @@ def ledger(engine: Engine, settings: Settings) -> Iterator[Finding]:
         yield unique_keys(connection)
         newest = _newest(connection)
         yield _clock(connection, newest)
-        yield _suspended(connection)
+        yield _suspension(connection)
         yield from _keys(connection, settings)
         used = is_in_use(connection)
     yield from trust(settings, newest, used=used)
@@ -104,13 +104,13 @@ def _postgres(show: Callable[[str], str]) -> Iterator[Finding]:
 
 def triggers(connection: Connection) -> Finding:
     """Whether the database itself refuses to change facts."""
-    missing = sorted(_expected(connection) - _present(connection))
+    missing = sorted(_expected_triggers(connection) - _present(connection))
     if missing:
         return fail("triggers", f"missing or changed: {', '.join(missing)}", _RESTORE_TRIGGERS)
     return ok("triggers", f"{len(INSERT_ONLY)} tables are insert-only")
 
 
-def _expected(connection: Connection) -> set[str]:
+def _expected_triggers(connection: Connection) -> set[str]:
     names = [table.name for table in INSERT_ONLY]
     if connection.dialect.name == "sqlite":
         return {f"{name}_no_{verb}" for name in names for verb in ("update", "delete")}
@@ -160,7 +160,7 @@ def _clock(connection: Connection, newest: datetime | None) -> Finding:
     return ok("clock", stamp(present))
 
 
-def _suspended(connection: Connection) -> Finding:
+def _suspension(connection: Connection) -> Finding:
     reason = connection.scalar(select(installation.c.suspended))
     if reason is not None:
         remedy = "nothing is recorded until an admin reconciles: docs/guide/operate.md"

@@ -17,7 +17,7 @@ import psycopg
 from accounting.math_library import POINTS, inaccuracies
 from service.operations.diagnostics.result import Finding, fail, ok, warn
 from service.settings import Settings
-from service.storage.sqlite import left_behind
+from service.storage.sqlite import find_earlier_ledger
 
 PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 38)  # the first to have the operator ->> for JSON
@@ -123,7 +123,7 @@ def ledger_file(path: Path) -> Iterator[Finding]:
     """The file of a SQLite ledger, and the room beside it."""
     if not path.is_file():
         remedy = "`dpledger serve` makes a new one; if there was one, restore a backup"
-        if (left := left_behind(path)) is not None:  # then it makes none
+        if (left := find_earlier_ledger(path)) is not None:  # then it makes none
             remedy = f"{left.name} shows that there was one: mount its folder, or restore a backup"
         yield fail("database_file", f"{path} does not exist", remedy)
         return

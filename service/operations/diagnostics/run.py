@@ -49,13 +49,13 @@ def examine(settings: Settings, *, backups: Path | None = None) -> list[Finding]
 
 def _database(engine: Engine, settings: Settings) -> Iterator[Finding]:
     try:
-        yield from _opened(engine, settings)
+        yield from _check_database(engine, settings)
     except (StartupError, LedgerError, SQLAlchemyError) as error:
         words = " ".join(str(getattr(error.__cause__, "orig", error)).split())
         yield fail("database", words, _REMEDY)
 
 
-def _opened(engine: Engine, settings: Settings) -> Iterator[Finding]:
+def _check_database(engine: Engine, settings: Settings) -> Iterator[Finding]:
     path = sqlite_path(engine)
     if path is not None:
         yield from ledger_file(path)

@@ -33,15 +33,15 @@ _REMEDY: Final = (
 
 def unique_keys(connection: Connection) -> Finding:
     """Whether every key of the schema that is to be unique is kept so."""
-    wanted = set(_wanted(parts_of_entries(connection)))
+    wanted = set(_declared_keys(parts_of_entries(connection)))
     missing = sorted(f"{table} ({', '.join(sorted(names))})"
-                     for table, names in wanted - _kept(connection))  # fmt: skip
+                     for table, names in wanted - _existing_keys(connection))  # fmt: skip
     if missing:
         return fail("unique_keys", f"missing: {'; '.join(missing)}", _REMEDY)
     return ok("unique_keys", f"{len(wanted)} keys are unique")
 
 
-def _wanted(parts: list[str]) -> Iterator[_Key]:
+def _declared_keys(parts: list[str]) -> Iterator[_Key]:
     for table in metadata.sorted_tables:
         for names in _keys_of(table):
             # A divided table keeps unique what has the dataset; of the rest, each part does.
@@ -60,7 +60,7 @@ def _keys_of(table: Table) -> Iterator[frozenset[str]]:
             yield names
 
 
-def _kept(connection: Connection) -> set[_Key]:
+def _existing_keys(connection: Connection) -> set[_Key]:
     query = _POSTGRES if connection.dialect.name == "postgresql" else _SQLITE
     found: dict[tuple[object, str], set[str]] = {}
     for index, relation, name in connection.execute(query):

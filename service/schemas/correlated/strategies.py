@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from accounting import correlated_noise as core
 from accounting.correlated_noise.strategies import BUFFERS_MAX, ROWS_MAX, SIZE_MAX, SIZE_MIN
 from accounting.events import CyclicPoisson, MinSeparation
-from accounting.work_limit import TooMuchWorkError, limited
+from accounting.work_limit import TooMuchWorkError, limit_work
 from service.errors import InvalidRequestError, TooExpensiveError
 from service.schemas.correlated.steps import (
     PASS_MAX,
@@ -30,7 +30,7 @@ TextPlace = tuple[Any, int | str]
 _RANGE: Final = "must be 0 or of a size from 2^-200 to 2^200"
 
 
-def _sized(value: float) -> float:
+def _require_size(value: float) -> float:
     if value and not SIZE_MIN <= abs(value) <= SIZE_MAX:
         raise PydanticCustomError("out_of_range", _RANGE)
     return value + 0.0  # -0.0 and 0.0 are one value
@@ -48,9 +48,9 @@ def _decay(value: float) -> float:
     return value
 
 
-Entry = Annotated[float, AfterValidator(_sized)]
+Entry = Annotated[float, AfterValidator(_require_size)]
 _Two = Annotated[int, Within(2, 2)]
-_Decay = Annotated[float, AfterValidator(_sized), AfterValidator(_decay)]
+_Decay = Annotated[float, AfterValidator(_require_size), AfterValidator(_decay)]
 
 
 class ToeplitzStrategy(Wire):
@@ -185,7 +185,7 @@ def found_sensitivity(
         participations=sampling.participations,
     )
     try:
-        with limited(SENSITIVITY_POINTS):
+        with limit_work(SENSITIVITY_POINTS):
             return core.sensitivity_of(strategy, schema)
     except ValueError as error:
         raise InvalidRequestError(location, _in_words(error)) from None
@@ -197,7 +197,7 @@ def found_sensitivity(
         ) from None
 
 
-def priced(
+def compute_squared_sensitivity(
     strategy: core.Strategy, sampling: MinSeparation | CyclicPoisson, *, location: str
 ) -> float:
     """The squared sensitivity that an event of the strategy has. Upper.
@@ -210,7 +210,7 @@ def priced(
         return found_sensitivity(strategy, sampling, location=location).squared
     steps, groups = sampling.steps_per_pass, sampling.cycle_length
     try:
-        with limited(SENSITIVITY_POINTS):
+        with limit_work(SENSITIVITY_POINTS):
             return core.column_norm_of(strategy, steps=steps, cycle_length=groups)
     except ValueError as error:
         raise InvalidRequestError(location, _in_words(error)) from None
@@ -260,14 +260,14 @@ def place_parts(place: TextPlace) -> tuple[int | str, ...]:
     return tuple(reversed(parts))
 
 
-def named_in(document: Any) -> set[str]:
+def find_strategy_names(document: Any) -> set[str]:
     """The digests of the strategies that the steps of a parsed document name."""
     return {str(one["mechanism"]["strategy"]) for _, one in steps_in(document)}
 
 
 @lru_cache(maxsize=1024)
 def _price(content: str, sampling: MinSeparation | CyclicPoisson) -> float:
-    return priced(read_strategy(content), sampling, location="strategy")
+    return compute_squared_sensitivity(read_strategy(content), sampling, location="strategy")
 
 
 def require_known_strategies(

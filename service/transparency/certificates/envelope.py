@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from service.schemas.event_codec import canonical, long_canonical
 from service.transparency.certificates.schema import Envelope
-from service.transparency.signing import Signer, key_id_of, verified
+from service.transparency.signing import Signer, key_id_of, verify_signature
 
 CERTIFICATE_PREFIX: Final = (
     b"dpledger certificate 1\n"  # a signature of a certificate is one of nothing else
@@ -28,7 +28,7 @@ def canonical_digest(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
-def sealed(certificate: dict[str, Any], signer: Signer) -> bytes:
+def seal_certificate(certificate: dict[str, Any], signer: Signer) -> bytes:
     """The file of a certificate."""
     signature = signer.sign(CERTIFICATE_PREFIX + long_canonical(certificate).encode())
     envelope = {
@@ -73,7 +73,7 @@ def require_signed(value: Any) -> str:
     if not (isinstance(key, str) and isinstance(signature, str) and "certificate" in parts):
         raise InvalidCertificateError("the file is not a signed certificate")
     message = CERTIFICATE_PREFIX + canonical(parts["certificate"]).encode()
-    if not verified(key, message, signature):
+    if not verify_signature(key, message, signature):
         raise InvalidCertificateError("the signature is not that of the key it names")
     if parts.get("key_id") != key_id_of(key):  # which the signature does not cover
         raise InvalidCertificateError("key_id is not that of the key it names")

@@ -9,7 +9,7 @@ from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select
 from service.clock import stamp
 from service.errors import TooExpensiveError
 from service.guarantees.document_export import document_of
-from service.guarantees.event_counts import held_anew
+from service.guarantees.event_counts import count_reserved_anew
 from service.ledger.budgets.budget import delta_of
 from service.ledger.budgets.lineage import ITSELF, RowsPerParent, rows_of
 from service.ledger.budgets.strategies import kept_strategies
@@ -17,7 +17,7 @@ from service.ledger.dataset_settings import settings_history
 from service.ledger.incidents import Kind
 from service.ledger.lookups import dataset_of, find_dataset, find_run
 from service.ledger.views import dataset_answer
-from service.schemas.correlated.strategies import named_in
+from service.schemas.correlated.strategies import find_strategy_names
 from service.schemas.event_codec import content_of, event_of
 from service.storage.tables import (
     change_decisions,
@@ -223,12 +223,12 @@ def _home(
         "dataset_size": dataset.dataset_size,
         "exactly_one": rows.exactly_one,
         "most_rows": rows.most,
-        "reserved": _reserved(connection, dataset),
+        "reserved": _list_reserved(connection, dataset),
         "runs": [
             _run(connection, run, dataset, allowance) | approved.get(run.id, {}) for run in found
         ],
     }
-    return home | {"strategies": kept_strategies(connection, named_in(home["reserved"]))}
+    return home | {"strategies": kept_strategies(connection, find_strategy_names(home["reserved"]))}
 
 
 def _run(
@@ -263,12 +263,12 @@ def _approved_changes(connection: Connection, dataset: Row[Any]) -> dict[int, di
     return found
 
 
-def _reserved(connection: Connection, dataset: Row[Any]) -> list[dict[str, Any]]:
+def _list_reserved(connection: Connection, dataset: Row[Any]) -> list[dict[str, Any]]:
     """What was admitted ahead and has not run, of all runs together."""
     found = connection.execute(_RESERVED, {"dataset": dataset.id}).all()
     if len(found) > DISTINCT_MAX:
         raise TooExpensiveError(f"A certificate has at most {DISTINCT_MAX} different events.")
-    anew = held_anew(connection, dataset.id, dataset.dataset_size).passes
+    anew = count_reserved_anew(connection, dataset.id, dataset.dataset_size).passes
     known = {event_of(row.content, dataset.dataset_size) for row in found}
     # Within a pass whose order may be used elsewhere steps count none as they were recorded, and
     # passes of another event where a correction says that they begin one.

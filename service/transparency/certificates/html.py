@@ -51,12 +51,12 @@ def certificate_page(raw: bytes) -> str:
         ),
         _part("Audits", ("run", "audit", "guessed right", "epsilon at least", "at level",
                          "contradicts the certificate"),
-              (row for one in said["standing"] for row in _audited(one))),
+              (row for one in said["standing"] for row in _audit_rows(one))),
         _part("Known defects of libraries", ("run", "advisory", "version", "consequence", "source"),
               (_advisory(one) for one in said["advisories"])),
         _part("Restatements", ("at", "by version", "delta", "accountant", "epsilon was",
                                "epsilon is"),
-              (row for one in said["restatements"] for row in _restated(one))),
+              (row for one in said["restatements"] for row in _restatement_rows(one))),
         _part("Incidents", ("run", "kind", "count", "first at entry", "last at entry"),
               _incidents(facts)),
         _part("Limits", ("revision", "epsilon", "delta", "accepted", "reason", "from", "set by",
@@ -168,7 +168,7 @@ def _standing(one: dict[str, Any]) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _audited(one: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
+def _audit_rows(one: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
     for audit in one["audits"]:
         yield (
             one["run"], audit["number"], f"{audit['correct']} of {audit['guesses']}",
@@ -182,7 +182,7 @@ def _advisory(one: dict[str, Any]) -> tuple[Any, ...]:
     return one["run"], one["id"], version, one["consequence"], one["source"]
 
 
-def _restated(one: dict[str, Any]) -> list[tuple[Any, ...]]:
+def _restatement_rows(one: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [
         (
             one["log"]["acted_at"], one["core_version"],

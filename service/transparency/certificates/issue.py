@@ -16,19 +16,19 @@ from service.ledger.lookups import find_dataset, lock_dataset
 from service.schemas.provenance import DELTAS, VERSIONS
 from service.storage.engine import snapshot, transaction
 from service.transparency.certificates import records
-from service.transparency.certificates.envelope import canonical_digest, sealed
+from service.transparency.certificates.envelope import canonical_digest, seal_certificate
 from service.transparency.certificates.facts import facts_of_dataset, facts_of_run
 from service.transparency.certificates.schema import CERTIFICATE_FORMAT, Facts
 from service.transparency.certificates.statements import (
     account_of,
-    advisories_stated,
     affordable_statements,
+    list_advisories,
     run_standings,
     theorems_of,
 )
 from service.transparency.checkpoints import LogHeads
 from service.transparency.recovery import ledger_status as ledger_standing
-from service.transparency.signing import Signer, required
+from service.transparency.signing import Signer, require_signer
 from service.transparency.stored_tree import Tree
 
 _READERS: Final = {"run": facts_of_run, "dataset": facts_of_dataset}
@@ -71,17 +71,17 @@ def issue(
         LedgerSuspendedError: the ledger contradicts what it signed.
         TooManyRequestsError: as `telling` has it.
     """
-    signer = required(signer)
+    signer = require_signer(signer)
     with snapshot(engine) as connection:
         _require_open(connection)
         facts, own = _READERS[asked.kind](connection, asked.name)
     for home in facts["homes"]:
         allowed(home["dataset"])
-    certificate = _stated(facts, asked, own) | {"model_sha256": asked.model_sha256}
+    certificate = _build_statements(facts, asked, own) | {"model_sha256": asked.model_sha256}
     _tell(engine, facts, records.logged_content(certificate), by=by, telling=telling)
     with snapshot(engine) as connection:
-        certificate |= _proved(connection, signer, certificate)
-    return sealed(certificate, signer)
+        certificate |= _build_proofs(connection, signer, certificate)
+    return seal_certificate(certificate, signer)
 
 
 def _require_open(connection: Connection) -> None:
@@ -96,7 +96,9 @@ def _deltas(asked: CertificateInputs, own: float | None) -> list[float]:
     return list(dict.fromkeys(chosen))
 
 
-def _stated(facts: dict[str, Any], asked: CertificateInputs, own: float | None) -> dict[str, Any]:
+def _build_statements(
+    facts: dict[str, Any], asked: CertificateInputs, own: float | None
+) -> dict[str, Any]:
     """All that follows from facts."""
     parsed = Facts.model_validate(facts)
     deltas = _deltas(asked, own)
@@ -110,7 +112,7 @@ def _stated(facts: dict[str, Any], asked: CertificateInputs, own: float | None) 
         "statements": [one.model_dump() for one in statements],
         "theorems": theorems_of(statements),
         "standing": run_standings(parsed),
-        "advisories": advisories_stated(parsed),
+        "advisories": list_advisories(parsed),
         "versions": VERSIONS,
     }
 
@@ -137,7 +139,9 @@ def _tell(
             records.record_certificate(connection, row.id, content, facts, by)
 
 
-def _proved(connection: Connection, signer: Signer, certificate: dict[str, Any]) -> dict[str, Any]:
+def _build_proofs(
+    connection: Connection, signer: Signer, certificate: dict[str, Any]
+) -> dict[str, Any]:
     """Where the log tells of the certificate, and what was restated since."""
     facts = certificate["facts"]
     row = find_dataset(connection, facts["dataset"]["name"])

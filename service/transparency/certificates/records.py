@@ -99,7 +99,7 @@ class Logged(NamedTuple):
     content: dict[str, Any]
 
 
-def logged(row: Any) -> Logged:
+def read_logged_act(row: Any) -> Logged:
     """An act from its row."""
     return Logged(
         row.position,
@@ -127,7 +127,7 @@ def find_logged(connection: Connection, dataset_id: int, content: dict[str, Any]
     """The act of a certificate that said the same."""
     given = {"dataset": dataset_id, "of_kind": CERTIFICATE, "content": canonical(content)}
     row = connection.execute(_SAME, given).one_or_none()
-    return None if row is None else logged(row)
+    return None if row is None else read_logged_act(row)
 
 
 def record_certificate(
@@ -138,13 +138,15 @@ def record_certificate(
     if facts_of(connection, dataset_id, content["facts_sha256"]) is None:
         kept = {"facts": facts, "sha256": content["facts_sha256"]}
         happened.append(Act(_FACTS, kept, by))
-    happened += [Act(RESTATEMENT, one, by) for one in _restated_by(connection, dataset_id, content)]
+    happened += [
+        Act(RESTATEMENT, one, by) for one in _find_restatements(connection, dataset_id, content)
+    ]
     happened.append(Act(CERTIFICATE, content, by))
     append_leaves(connection, dataset_id, happened)
     _shout(connection, dataset_id, happened)
 
 
-def _restated_by(
+def _find_restatements(
     connection: Connection, dataset_id: int, content: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """What a certificate says otherwise than earlier ones, of other versions, of the same facts."""
@@ -258,7 +260,7 @@ def restatements_of(
     # Sorted keys put the subject first in the content.
     beginning = canonical({"about": subject})[:-1]
     given = {"dataset": dataset_id, "of_kind": RESTATEMENT, "beginning": beginning}
-    found = [logged(row) for row in connection.execute(_LATEST, given)]
+    found = [read_logged_act(row) for row in connection.execute(_LATEST, given)]
     # The pattern takes an underscore of a name for any character.
     own = [one for one in found if one.content["about"] == subject]
     return own[:_TOLD_MAX]

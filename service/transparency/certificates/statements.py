@@ -13,7 +13,7 @@ from accounting.accountants import best_bound
 from accounting.event_counts import EventCounts, count_events
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Guarantee, Status, covering
-from accounting.work_limit import limited
+from accounting.work_limit import limit_work
 from service.errors import TooExpensiveError
 from service.guarantees.theorem_catalog import bound_answers
 from service.ledger.advisories import advisories_of
@@ -24,7 +24,7 @@ from service.ledger.budgets.steps_and_passes import count_events as counted
 from service.ledger.hidden_iterates import (
     NOTHING_HIDDEN,
     Hidden,
-    hidden_of,
+    read_hidden,
     with_hidden_state_bound,
 )
 from service.schemas.event_codec import spans_of, to_event
@@ -89,7 +89,7 @@ def account_of(facts: Facts) -> Account:
             accept=accept,
             recorded=recorded,
             corrected=run.ledger.corrected_counts(),
-            hidden=hidden_of(run.ledger),
+            hidden=read_hidden(run.ledger),
             plan=_ahead_of(recorded, run.ledger) if run.on_plan else None,
         )
     else:
@@ -114,7 +114,9 @@ def _of_dataset(facts: Facts, relation: NeighboringRelation, accept: frozenset[S
         each = [_of_home(home, corrected=corrected, reserved=reserved) for home in facts.homes]
         if len(each) == 1:
             return each[0]
-        views = [_seen(one, home, relation) for one, home in zip(each, facts.homes, strict=True)]
+        views = [
+            _view_counts(one, home, relation) for one, home in zip(each, facts.homes, strict=True)
+        ]
         return counted(merge_changes(views))
 
     return Account(
@@ -153,7 +155,7 @@ def _of_home(home: Home, *, corrected: bool, reserved: bool) -> EventCounts:
     return EventCounts(steps=dict(+steps), passes=dict(+passes), begun=dict(+begun))
 
 
-def _seen(
+def _view_counts(
     counts: EventCounts, home: Home, relation: NeighboringRelation
 ) -> dict[Any, StepsAndPasses]:
     """A home's steps as the records of the certified dataset see them."""
@@ -177,7 +179,7 @@ def statements_of(account: Account, deltas: Sequence[float]) -> list[Statement]:
             alone = _alone(account, **given)
             found.append(_statement(alone, **given, reservations=False))
             if account.reserved is not None:
-                whole = _held(account, alone, **given)
+                whole = _add_reserved(account, alone, **given)
                 found.append(_statement(whole, **given, reservations=True))
     return found
 
@@ -188,7 +190,7 @@ def affordable_statements(account: Account, deltas: Sequence[float]) -> list[Sta
     By delta, the largest first.
     """
     found: list[list[Statement]] = []
-    with limited(math.inf) as meter:
+    with limit_work(math.inf) as meter:
         before = meter.spent
         for delta in deltas:
             found.append(statements_of(account, [delta]))
@@ -214,7 +216,7 @@ def _alone(account: Account, **given: Any) -> GuaranteeAnswer:
     return with_ahead(whole, found).model_copy(update=beside)
 
 
-def _held(account: Account, alone: GuaranteeAnswer, **given: Any) -> GuaranteeAnswer:
+def _add_reserved(account: Account, alone: GuaranteeAnswer, **given: Any) -> GuaranteeAnswer:
     """The same with what is reserved."""
     recorded = account.reserved or account.recorded
     corrected = account.reserved_corrected
@@ -296,7 +298,7 @@ def _sampling_status(document: LedgerDocument) -> str:
     return "detected" if set(dict(claims).values()) == {"detected"} else "declared"
 
 
-def advisories_stated(facts: Facts) -> list[dict[str, Any]]:
+def list_advisories(facts: Facts) -> list[dict[str, Any]]:
     """Known defects of the libraries that the runs say they used."""
     return [
         {"run": name, **advisory.model_dump()}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import accounting
-from accounting.work_limit import TooMuchWorkError, limited
+from accounting.work_limit import TooMuchWorkError, limit_work
 from service.errors import LedgerError
 from service.ledger.log.leaves import act_data
 from service.ledger.log.merkle import leaf_hash, verify_inclusion
@@ -23,7 +23,7 @@ from service.transparency.certificates.records import AGREEMENT, is_later
 from service.transparency.certificates.schema import Certificate, Place, Statement
 from service.transparency.certificates.statements import (
     account_of,
-    advisories_stated,
+    list_advisories,
     run_standings,
     statements_of,
     theorems_of,
@@ -177,7 +177,7 @@ def _require_numbers(certificate: Certificate, found: Verified) -> None:
     """Compute every number again."""
     deltas = list(dict.fromkeys(one.delta for one in certificate.statements))
     try:
-        with limited(VERIFY_POINTS):
+        with limit_work(VERIFY_POINTS):
             again = statements_of(account_of(certificate.facts), deltas)
     except TooMuchWorkError:
         raise InvalidCertificateError(REASON_WORK) from None
@@ -187,7 +187,7 @@ def _require_numbers(certificate: Certificate, found: Verified) -> None:
         raise InvalidCertificateError("statements: not one for each delta and accountant")
     stated, here = certificate.versions["dpledger"], accounting.__version__
     for one, computed in zip(certificate.statements, again, strict=True):
-        fault = compared(one, computed, stated_by=stated, here=here)
+        fault = compare_brackets(one, computed, stated_by=stated, here=here)
         if fault is not None:
             raise InvalidCertificateError(f"statements: {_place(one)}: {fault}")
         found.checks.append(f"{_place(one)}: {_bracket(one)}, computed again {_bracket(computed)}")
@@ -210,7 +210,7 @@ def _require_derived(certificate: Certificate, *, same: bool) -> None:
         return
     derived = {
         "theorems": theorems_of(certificate.statements),
-        "advisories": advisories_stated(certificate.facts),
+        "advisories": list_advisories(certificate.facts),
     }
     said = certificate.model_dump(include=set(derived))
     for name, value in derived.items():
@@ -218,7 +218,9 @@ def _require_derived(certificate: Certificate, *, same: bool) -> None:
             raise InvalidCertificateError(f"{name}: does not follow from the facts")
 
 
-def compared(stated: Statement, computed: Statement, *, stated_by: str, here: str) -> str | None:
+def compare_brackets(
+    stated: Statement, computed: Statement, *, stated_by: str, here: str
+) -> str | None:
     """What is wrong with a stated bracket, given one that was computed again; None if nothing.
 
     Both brackets hold the true epsilon of the facts, so they must meet, whatever computed them. The
@@ -274,7 +276,7 @@ def _bracket(one: Statement) -> str:
 def _note(certificate: Certificate, found: Verified) -> None:
     """What is no fault of the file, and yet must be known."""
     stated = {(one.run, one.id) for one in certificate.advisories}
-    for one in advisories_stated(certificate.facts):
+    for one in list_advisories(certificate.facts):
         new = "" if (one["run"], one["id"]) in stated else " (not known when it was issued)"
         found.notes.append(f"advisory {one['id']} concerns run {one['run']}{new}")
     for restated in certificate.restatements:

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, select
 
 from service.clock import stamp, utc
 from service.storage.tables import api_keys
-from service.transparency.verification.log import Walk, said_of
-from service.transparency.verification.report import Rank, shown
+from service.transparency.verification.log import Walk, describe_act
+from service.transparency.verification.report import Rank, to_printable
 from service.transparency.verification.rows import UNREADABLE, every, is_time
 
 _KEYS: Final = select(api_keys).order_by(api_keys.c.id)
@@ -32,15 +32,15 @@ def require_keys(connection: Connection, walk: Walk) -> None:
             try:
                 _take(expected, latest, act)
             except UNREADABLE:
-                walk.broken(Rank.LEAF, (said_of(dict(act)), None), "cannot be read", _at(act))
+                walk.broken(Rank.LEAF, (describe_act(dict(act)), None), "cannot be read", _at(act))
     for row in every(connection, _KEYS):
         walk.report.checked["keys"] += 1
         name = str(row["name"])
         found = expected.pop(name, None)
         if found is None:
-            what = f"key {shown(name)}"
+            what = f"key {to_printable(name)}"
             walk.broken(Rank.DERIVED, (what, None), "no act says that it was created", None)
-        elif found != _stored(row):
+        elif found != _parse_stored_key(row):
             _differs(walk, latest[name])
     for name in expected:
         _differs(walk, latest[name])
@@ -63,7 +63,7 @@ def _take(
     latest[name] = act
 
 
-def _stored(row: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_stored_key(row: Mapping[str, Any]) -> dict[str, Any]:
     """What a key's row says, as acts say it; a value that is none of its kind as it is."""
     found = {name: _time(row[name]) if name in _TIMES else row[name] for name in _SAID}
     with suppress(*UNREADABLE):
@@ -82,7 +82,7 @@ def _time(value: Any) -> Any:
 
 def _differs(walk: Walk, act: Mapping[str, Any]) -> None:
     walk.broken(
-        Rank.LEAF, (said_of(dict(act)), None), "differs from the key as it is now", _at(act)
+        Rank.LEAF, (describe_act(dict(act)), None), "differs from the key as it is now", _at(act)
     )
 
 

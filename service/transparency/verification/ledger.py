@@ -16,13 +16,13 @@ from service.storage.tables import (
     log_tiles,
     metadata,
 )
-from service.transparency.ledger_identity import named_by
+from service.transparency.ledger_identity import find_identity
 from service.transparency.verification.keys import require_keys
 from service.transparency.verification.log import Walk
 from service.transparency.verification.reconciliations import Generations, require_suspension
 from service.transparency.verification.records import CheckedRecords, require_incidents
-from service.transparency.verification.report import Broken, Rank, VerificationReport, shown
-from service.transparency.verification.rows import UNREADABLE, Names, distrusted, every
+from service.transparency.verification.report import Broken, Rank, VerificationReport, to_printable
+from service.transparency.verification.rows import UNREADABLE, Names, every, read_any_value
 from service.transparency.verification.saved_heads import Kept
 from service.transparency.verification.strategies import require_strategies
 from service.transparency.verification.totals import Sums, TotalsCheck
@@ -71,7 +71,7 @@ def verify(
             is compared with the ledger, because an attacker can write that to the database, too.
     """
     report, kept = VerificationReport(), kept or Kept()
-    with distrusted(connection):
+    with read_any_value(connection):
         kept = Generations.read(connection, report).excused(kept, report, known=generation)
         _installation(connection, report, kept)
         found = list(every(connection, _DATASETS))
@@ -98,7 +98,9 @@ def _installation(connection: Connection, report: VerificationReport, kept: Kept
         return
     (row,) = rows
     if kept.ledger_id not in (None, row["ledger_id"]):
-        _broken(report, None, f"ledger {shown(row['ledger_id'])}", "is not the one that was kept")
+        _broken(
+            report, None, f"ledger {to_printable(row['ledger_id'])}", "is not the one that was kept"
+        )
     own = list(every(connection, _ACTS_OF_NONE))
     walk = Walk(report=report, names=None, acts=own, kept=kept.of(None))
     walk.finish()
@@ -111,12 +113,12 @@ def _installation(connection: Connection, report: VerificationReport, kept: Kept
 def _identity(report: VerificationReport, ledger_id: Any, own: list[dict[str, Any]]) -> None:
     """The ledger is the one that the latest act which named it says."""
     try:
-        right = named_by(own) in (None, ledger_id)
+        right = find_identity(own) in (None, ledger_id)
     except UNREADABLE:
         right = False
     if not right:
         why = "differs from what the log says of the copy that this is"
-        _broken(report, None, f"ledger {shown(ledger_id)}", why)
+        _broken(report, None, f"ledger {to_printable(ledger_id)}", why)
 
 
 def _dataset(
@@ -151,7 +153,7 @@ def _log(
         stored = None
     report.checked["tiles"] += len(tiles)
     if stored != found:
-        what = f"the log's size and roots, {shown(row['log_size'])} leaves"
+        what = f"the log's size and roots, {to_printable(row['log_size'])} leaves"
         _broken(report, dataset, what, f"differ from what {found.size} leaves add up to")
     if tiled and tiles != walk.tree.tiles:
         wrong = [

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from accounting.event_counts import advance, after_steps, passes_begun, starts_anew
+from accounting.event_counts import advance, after_steps, count_passes_begun, starts_anew
 from accounting.events import Event, Span
 from service.ledger.log.leaves import act_data, exact
 from service.ledger.log.merkle import DIGEST_SIZE, TILE_HEIGHT, Frontier, leaf_hash
-from service.transparency.verification.report import Broken, Rank, VerificationReport, shown
+from service.transparency.verification.report import Broken, Rank, VerificationReport, to_printable
 from service.transparency.verification.rows import (
     UNREADABLE,
     EntryRow,
@@ -165,7 +165,7 @@ class Walk:
             self._take_act(act)
 
     def _take_act(self, act: dict[str, Any]) -> None:
-        position, told = act["position"], (said_of(act), None)
+        position, told = act["position"], (describe_act(act), None)
         if isinstance(position, int) and position > self.position:
             # Where leaves were kept, all before this one is known to be right.
             sure = self.position < self.kept.size and not self._differs
@@ -244,7 +244,7 @@ class Walk:
             sequence, run, branch, first, steps, event, said, leaf = row
             expected += 1
             if said != known:
-                known, (middle, end) = said, _hashed(said, names.words)
+                known, (middle, end) = said, _hashed_words(said, names.words)
             try:
                 slot = slots.get((run, branch, event)) or names.slot(run, branch, event)
                 found = sha256(
@@ -279,7 +279,7 @@ class Walk:
         slot.branch.in_passes = True
         span = Span(event=event, steps=steps)
         self.starts[slot.run_id, event] += starts_anew(place, span)
-        self.begun[slot.run_id, event] += passes_begun(place, span)
+        self.begun[slot.run_id, event] += count_passes_begun(place, span)
         more, names.open_passes[line] = advance(place, span)
         for one, count in more.items():
             self.passes[slot.run_id, one] += count
@@ -293,8 +293,8 @@ class Walk:
         assert self.names is not None  # noqa: S101
         sequence, run, branch, first, steps = row[:5]
         last = first + steps - 1 if isinstance(first, int) and isinstance(steps, int) else "?"
-        where = f"{self.names.place(run, branch)}, steps {shown(first)}..{last}"
-        return f"entry {shown(sequence)} ({where})", None
+        where = f"{self.names.place(run, branch)}, steps {to_printable(first)}..{last}"
+        return f"entry {to_printable(sequence)} ({where})", None
 
     # ---- the end
 
@@ -309,7 +309,7 @@ class Walk:
             self.broken(Rank.LEAF, (what, self.sequence + 1), why, self.position)
 
 
-def _hashed(said: bytes | None, words: Words) -> tuple[str, str]:
+def _hashed_words(said: bytes | None, words: Words) -> tuple[str, str]:
     """What is hashed of a mode, a verdict and a time, before the run and after the steps."""
     try:
         mode, verdict, moment = words(said or b"")
@@ -321,7 +321,7 @@ def _hashed(said: bytes | None, words: Words) -> tuple[str, str]:
     return middle, f',"verdict":"{verdict}"}}'
 
 
-def said_of(act: dict[str, Any]) -> str:
+def describe_act(act: dict[str, Any]) -> str:
     """An act in words."""
-    by = f" by {shown(act['by'])}" if act["by"] is not None else ""
-    return f"act {shown(act['position'])} ({shown(act['kind'])}{by})"
+    by = f" by {to_printable(act['by'])}" if act["by"] is not None else ""
+    return f"act {to_printable(act['position'])} ({to_printable(act['kind'])}{by})"

@@ -18,12 +18,12 @@ from service.transparency.reconciliation import (
     Reconciliation,
     ReportedHead,
     Suspension,
-    followed,
-    joined,
+    list_effective,
+    merge_reported_heads,
 )
 from service.transparency.recovery import RECOVERING, SUSPENDED
-from service.transparency.verification.log import said_of
-from service.transparency.verification.report import Broken, Rank, VerificationReport, shown
+from service.transparency.verification.log import describe_act
+from service.transparency.verification.report import Broken, Rank, VerificationReport, to_printable
 from service.transparency.verification.rows import UNREADABLE, every
 from service.transparency.verification.saved_heads import Kept, SavedHead
 
@@ -58,7 +58,7 @@ class Generations:
                 report.add(_broken_act(act, _UNSIGNED))
                 continue
             if one.ledger_id != ledger_id:
-                report.notes.append(f"{said_of(act)} {_ELSEWHERE}.")
+                report.notes.append(f"{describe_act(act)} {_ELSEWHERE}.")
             elif one.generation <= latest[one.public_key]:
                 report.add(_broken_act(act, _REPEATED))
             else:
@@ -92,20 +92,23 @@ class Generations:
         return replace(kept, logs=logs)
 
     def _believed(self, key: str) -> list[Reconciliation]:
-        return followed(self.told, ledger_id=self.ledger_id, public_key=key)
+        return list_effective(self.told, ledger_id=self.ledger_id, public_key=key)
 
     def _judged(self, name: str | None, head: SavedHead, known: int, notes: list[str]) -> SavedHead:
-        log = "the installation" if name is None else f"dataset {shown(name)}"
+        log = "the installation" if name is None else f"dataset {to_printable(name)}"
         for one in self._believed(head.key):
             if not one.abandons(name, size=head.size, generation=head.generation):
                 continue
             if one.generation > known:
                 notes.append(
-                    f"{shown(one.text)} If you know of that, say --generation {one.generation}: "
-                    "then what it declared lost is not held against the ledger."
+                    f"{to_printable(one.text)} If you know of that, say "
+                    f"--generation {one.generation}: then what it declared lost is not held "
+                    "against the ledger."
                 )
                 continue
-            notes.append(f"{head.source} is held against {log} only if it fits. {shown(one.text)}")
+            notes.append(
+                f"{head.source} is held against {log} only if it fits. {to_printable(one.text)}"
+            )
             return replace(head, excused=True)
         return head
 
@@ -134,20 +137,20 @@ def require_suspension(
     for act in told:
         if act["kind"] == SUSPENDED:
             state = state or SUSPENDED
-            lost += _shown_in(act)
+            lost += _list_heads(act)
         elif act["kind"] == RECOVERING:
             state = RECOVERING
         elif act["kind"] == RECONCILED:
             state, lost = None, []
     stored = None if row["suspended"] is None else Suspension.read(row["suspended"])
     there = (None, []) if stored is None else (stored.state, stored.lost)
-    if there != (state, joined(lost)):
+    if there != (state, merge_reported_heads(lost)):
         what = "whether it is suspended, and what it has lost"
         why = f"differs from what the acts say, which is {state or 'open'}"
         report.add(Broken(dataset=None, rank=Rank.DERIVED, position=None, what=what, why=why))
 
 
-def _shown_in(act: Mapping[str, Any]) -> list[ReportedHead]:
+def _list_heads(act: Mapping[str, Any]) -> list[ReportedHead]:
     try:
         return [ReportedHead.model_validate(one) for one in json.loads(act["content"])["lost"]]
     except UNREADABLE:
@@ -156,5 +159,5 @@ def _shown_in(act: Mapping[str, Any]) -> list[ReportedHead]:
 
 def _broken_act(act: Mapping[str, Any], why: str) -> Broken:
     position = act["position"] if isinstance(act["position"], int) else None
-    what = said_of(dict(act))
+    what = describe_act(dict(act))
     return Broken(dataset=None, rank=Rank.LEAF, position=position, what=what, why=why)

@@ -17,8 +17,8 @@ from service.ledger.reservations import OPEN
 from service.schemas.event_codec import canonical
 from service.schemas.findings import CONTRADICTS
 from service.storage.tables import incidents, runs
-from service.transparency.verification.log import Walk, said_of
-from service.transparency.verification.report import Rank, shown
+from service.transparency.verification.log import Walk, describe_act
+from service.transparency.verification.report import Rank, to_printable
 from service.transparency.verification.rows import UNREADABLE, every, is_time
 
 _UNSAID: Final = "differs from what is now stored"
@@ -102,7 +102,7 @@ class CheckedRecords:
                 content = content_of_row(row) | _times(row)
                 canonical(content)
             except UNREADABLE:
-                self._broken(f"{_words(kind)} {shown(row['row'])}", "its row cannot be read")
+                self._broken(f"{_words(kind)} {to_printable(row['row'])}", "its row cannot be read")
                 continue
             if kind == "reservation":
                 self._granted[_key(content, _RESERVED)] = _end(content)
@@ -129,7 +129,10 @@ class CheckedRecords:
         if rows and said:
             latest = max(said, key=lambda one: _number(one.content.get("revision")))
             live = {name: self.dataset_row[name] for name in _LIVE}
-            live |= {"accept": _parsed(live["accept"]), "budget_filter": rows[-1]["budget_filter"]}
+            live |= {
+                "accept": _parse_json(live["accept"]),
+                "budget_filter": rows[-1]["budget_filter"],
+            }
             if _text(live) != _text({name: latest.content.get(name) for name in live}):
                 self._broken_act(latest.act, f"{_UNSAID} as the dataset's settings", Rank.STATE)
         plain = [_Said(one.act, _without_filter(one.content)) for one in said]
@@ -161,7 +164,7 @@ class CheckedRecords:
 
     def _broken_act(self, act: Mapping[str, Any], why: str, rank: Rank = Rank.LEAF) -> None:
         position = act["position"] if isinstance(act["position"], int) else None
-        self.walk.broken(rank, (said_of(dict(act)), None), why, position)
+        self.walk.broken(rank, (describe_act(dict(act)), None), why, position)
 
     def _broken(self, what: str, why: str) -> None:
         self.walk.broken(Rank.DERIVED, (what, None), why, None)
@@ -212,10 +215,10 @@ def _key(content: Content, names: tuple[str, ...]) -> tuple[Any, ...]:
 
 def _name_of(content: Content) -> str:
     named = (content.get(name) for name in ("name", "run", "ancestor", "revision", "incident"))
-    return shown(next((one for one in named if one is not None), "of no name"))
+    return to_printable(next((one for one in named if one is not None), "of no name"))
 
 
-def _parsed(text: Any) -> Any:
+def _parse_json(text: Any) -> Any:
     try:
         return json.loads(text)
     except UNREADABLE:
@@ -228,16 +231,18 @@ def _number(value: Any) -> int:
 
 def require_incidents(connection: Connection, walk: Walk, dataset_id: int) -> None:
     """Require the incident of every act that had one, of a dataset whose log has been walked."""
-    expected = Counter(_expected(walk))
+    expected = Counter(_expected_incidents(walk))
     found = every(connection, _OF_DATASET, dataset=dataset_id) if expected else ()
     there = Counter((one["kind"], one["run"], one["sequence"]) for one in found)
     walk.report.checked["incidents"] += expected.total()
     for kind, run, sequence in (expected - there).elements():
-        what = f"the incident {kind} of run {shown(run)} after entry {shown(sequence)}"
+        what = (
+            f"the incident {kind} of run {to_printable(run)} after entry {to_printable(sequence)}"
+        )
         walk.broken(Rank.DERIVED, (what, None), "is missing, though an act says that it was", None)
 
 
-def _expected(walk: Walk) -> Iterator[_Told]:
+def _expected_incidents(walk: Walk) -> Iterator[_Told]:
     """The incidents that acts speak of."""
     claims: dict[Any, set[Any]] = defaultdict(set)  # of ranks, by branch
     for act in walk.acts:

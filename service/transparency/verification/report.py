@@ -32,12 +32,12 @@ class Broken:
     def text(self) -> str:
         """On one line, whatever the database says."""
         log = "installation" if self.dataset is None else f"dataset {self.dataset}"
-        return shown(f"{log}, {self.what}: {self.why}", most=500)
+        return to_printable(f"{log}, {self.what}: {self.why}", most=500)
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
         return {
-            "dataset": None if self.dataset is None else shown(self.dataset),
+            "dataset": None if self.dataset is None else to_printable(self.dataset),
             "position": self.position,
             "sequence": self.sequence,
             "exact": self.rank is Rank.LEAF,
@@ -45,7 +45,7 @@ class Broken:
         }
 
 
-def shown(value: object, *, most: int = 100) -> str:
+def to_printable(value: object, *, most: int = 100) -> str:
     """A stored value as it may be printed: no control characters, never long."""
     text = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(value))
     return text if len(text) <= most else f"{text[:most]}..."

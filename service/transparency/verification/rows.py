@@ -88,7 +88,7 @@ class _Lenient(TimestamptzLoader):
 
 
 @contextmanager
-def distrusted(connection: Connection) -> Iterator[None]:
+def read_any_value(connection: Connection) -> Iterator[None]:
     """Let a driver hand over whatever is stored rather than fail on it."""
     driver: Any = connection.connection.driver_connection
     if connection.dialect.name == "postgresql":
@@ -107,7 +107,7 @@ def _text(data: bytes) -> str:
 
 def every(connection: Connection, query: Select[Any], **values: Any) -> Iterator[dict[str, Any]]:
     """The rows of a query by column, not converted."""
-    compiled = _compiled(query, connection.dialect)
+    compiled = _compile_query(query, connection.dialect)
     given = compiled.construct_params(values)
     cursor = connection.connection.cursor()
     try:
@@ -124,7 +124,7 @@ def every(connection: Connection, query: Select[Any], **values: Any) -> Iterator
 
 
 @lru_cache(maxsize=256)
-def _compiled(query: Select[Any], dialect: Dialect) -> Any:
+def _compile_query(query: Select[Any], dialect: Dialect) -> Any:
     return query.compile(dialect=dialect)
 
 
@@ -138,13 +138,13 @@ def entries_of(connection: Connection, dataset_id: int) -> Iterator[Sequence[Ent
         cursor, query = driver.cursor(), _SQLITE_ENTRIES
     try:
         cursor.execute(query, (dataset_id,))
-        fetched = _fetched(cursor) if connection.dialect.name == "sqlite" else _ahead(cursor)
+        fetched = _fetch_batches(cursor) if connection.dialect.name == "sqlite" else _ahead(cursor)
         yield from fetched
     finally:
         cursor.close()
 
 
-def _fetched(cursor: Any) -> Iterator[Sequence[EntryRow]]:
+def _fetch_batches(cursor: Any) -> Iterator[Sequence[EntryRow]]:
     while found := cursor.fetchmany(ROWS):
         yield found
 
@@ -233,7 +233,7 @@ class Names:
                 for one in found
             },
             events={one["id"]: one["content"] for one in every(connection, _EVENTS, **asked)},
-            lines=Lines(_taken(found)),
+            lines=Lines(_parse_taken_passes(found)),
         )
 
     def line(self, state: BranchState) -> tuple[Line, Place]:
@@ -279,7 +279,7 @@ def _opening(row: dict[str, Any]) -> Place:
     return None if row["takes_pass"] else opening_place(row["name"], row["order"], row["noise"])
 
 
-def _taken(rows: list[dict[str, Any]]) -> list[Taken]:
+def _parse_taken_passes(rows: list[dict[str, Any]]) -> list[Taken]:
     """By whom open passes were taken; what is no number takes none."""
     numbers = {row["id"] for row in rows}
     return [

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 from service.schemas.correlated.strategies import read_strategy, strategy_digest, strategy_fault
 from service.schemas.requests import StepMessage
 from service.storage.tables import datasets, distinct_events, strategies
-from service.transparency.verification.report import Broken, Rank, VerificationReport, shown
+from service.transparency.verification.report import Broken, Rank, VerificationReport, to_printable
 from service.transparency.verification.rows import UNREADABLE, every
 
 _ALL: Final = select(strategies.c.digest, strategies.c.content).order_by(strategies.c.digest)
@@ -49,5 +49,7 @@ def _is_itself(row: dict[str, Any]) -> bool:
 
 
 def _broken(report: VerificationReport, dataset: str | None, what: str, why: str) -> None:
-    place = Broken(dataset=dataset, rank=Rank.DERIVED, position=None, what=shown(what), why=why)
+    place = Broken(
+        dataset=dataset, rank=Rank.DERIVED, position=None, what=to_printable(what), why=why
+    )
     report.add(place)

@@ -30,7 +30,7 @@ from service.storage.tables import (
     runs,
 )
 from service.transparency.verification.log import Walk
-from service.transparency.verification.report import Broken, Rank, VerificationReport, shown
+from service.transparency.verification.report import Broken, Rank, VerificationReport, to_printable
 from service.transparency.verification.rows import UNREADABLE, BranchState, Names, every
 
 _AHEAD: Final = ("steps", "passes", "begun")  # are kept of what is reserved, too
@@ -97,7 +97,7 @@ class Sums:
         if self.dataset_row["head_sequence"] != self.walk.sequence:
             known = isinstance(self.dataset_row["head_sequence"], int)
             least = min(self.dataset_row["head_sequence"], self.walk.sequence) if known else 0
-            what = f"the head, {shown(self.dataset_row['head_sequence'])}"
+            what = f"the head, {to_printable(self.dataset_row['head_sequence'])}"
             self._broken(what, f"is not the last entry, {self.walk.sequence}", least + 1)
         for state in self.names.branches.values():
             self._branch(state)
@@ -119,7 +119,9 @@ class Sums:
         place = self.names.place(row["run_id"], row["id"])
         self.walk.report.checked["branches"] += 1
         if row["next_step"] != state.next_step:
-            self._broken(place, f"stands at {shown(row['next_step'])}, its entries end elsewhere")
+            self._broken(
+                place, f"stands at {to_printable(row['next_step'])}, its entries end elsewhere"
+            )
         told = (row["pass_event_id"], row["pass_position"])
         _, found = self.names.line(state)
         content = content_of(found.event) if isinstance(found, OpenPass) else None
@@ -175,7 +177,7 @@ class Sums:
         for row in every(self.connection, _OF_DATASET, dataset=self.dataset_row["id"]):
             content, counts = row["content"], tuple(row[name] for name in _KEPT)
             if counts != total.pop(content, (0,) * len(_KEPT)) or not self._marked(row):
-                self._broken(f"the count of {shown(content)}", _REFOLDED)
+                self._broken(f"the count of {to_printable(content)}", _REFOLDED)
         for row in every(self.connection, _OF_RUNS, dataset=self.dataset_row["id"]):
             key = row["run_id"], names.events.get(row["event_id"], "")
             counts = tuple(row[name] for name in _KEPT)
@@ -183,7 +185,7 @@ class Sums:
             if counts != of_runs.get(key, (0,) * len(_KEPT)):
                 self._broken(self._place(*key), _REFOLDED)
         for content in total:
-            self._broken(f"the count of {shown(content)}", "is missing")
+            self._broken(f"the count of {to_printable(content)}", "is missing")
         for key in of_runs.keys() - seen:
             self._broken(self._place(*key), "is missing")
         self.walk.report.checked["counts"] += len(of_runs) + len(names.events)
@@ -197,7 +199,7 @@ class Sums:
         return bool(row["by_pass"]) == by_pass(event)
 
     def _place(self, run: Any, content: str) -> str:
-        return f"run {shown(self.names.runs.get(run))}, the count of {shown(content)}"
+        return f"run {to_printable(self.names.runs.get(run))}, the count of {to_printable(content)}"
 
     # ---- plans
 
@@ -285,7 +287,7 @@ class TotalsCheck:
 
     def _run(self, dataset: str, dataset_row: Any, run: Mapping[str, Any]) -> None:
         row: Any = SimpleNamespace(**{**run, "totals": None})
-        what = f"run {shown(run['name'])}, the sums of its budget"
+        what = f"run {to_printable(run['name'])}, the sums of its budget"
         self._same(dataset, run, what, lambda: run_tally(self.connection, dataset_row, row))
 
     def _same(

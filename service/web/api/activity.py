@@ -18,7 +18,7 @@ router = api_router("/v1", tag="acts")
 def list_acts(query: ActPages, database: Database, _caller: Admin) -> ActPage:
     """Acts that belong to no dataset, those of keys among them, the oldest first."""
     with snapshot(database) as connection:
-        found, after = _listed(connection, None, query)
+        found, after = _list_acts(connection, None, query)
     return ActPage(acts=found, next_page_token=continuation_token(after))
 
 
@@ -29,11 +29,11 @@ def list_dataset_acts(
 ) -> ActPage:
     """Acts of a dataset and of its runs, the oldest first; of a key or a kind alone if asked."""
     with snapshot(database) as connection:
-        found, after = _listed(connection, dataset, query)
+        found, after = _list_acts(connection, dataset, query)
     return ActPage(acts=found, next_page_token=continuation_token(after))
 
 
-def _listed(
+def _list_acts(
     connection: Connection, dataset: str | None, query: ActPageQuery
 ) -> tuple[list[ActAnswer], int | None]:
     return activity.list_acts(

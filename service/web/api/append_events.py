@@ -103,7 +103,7 @@ async def record(state: State, append: Append) -> tuple[int, bytes]:
         append = await run_in_threadpool(_prepare, state.engine, append)
     span = trace_context.span.get()
     if span is not None:
-        span.set_attributes(_asked(append))
+        span.set_attributes(_span_attributes(append))
     answer, content = await state.writer.write(append, _encode_early)
     if span is not None:
         span.set_attributes({f"dpledger.{name}": answer[name] for name in _TOLD})
@@ -124,7 +124,7 @@ def _encode_early(answer: dict[str, Any]) -> tuple[dict[str, Any], bytes | async
     return answer, asyncio.create_task(later)
 
 
-def _asked(append: Append) -> dict[str, str | int]:
+def _span_attributes(append: Append) -> dict[str, str | int]:
     """What a span is told of an append before it is answered."""
     return {
         "dpledger.branch": append.branch_name,
@@ -253,7 +253,7 @@ def _batch(body: bytes, known: Sensitivities) -> EventBatch:
             branch=same.branch,
             writer=same.writer,
             mode=same.mode,
-            events=[moved(same.events[0], first_step)],
+            events=[move_event(same.events[0], first_step)],
         )
     batch = _read_batch(body, known)
     # A batch that was read has names for its only texts, so what was found is that field. What a
@@ -288,7 +288,7 @@ def _lines(body: bytes, known: Sensitivities) -> list[EventMessage]:
     return [_line(number, line, alike, known) for number, line in enumerate(lines, start=1)]
 
 
-def moved(message: EventMessage, first_step: int, steps: int | None = None) -> EventMessage:
+def move_event(message: EventMessage, first_step: int, steps: int | None = None) -> EventMessage:
     """The same step elsewhere; what it says was checked before."""
     return EventMessage.model_construct(
         first_step=first_step,
@@ -312,7 +312,7 @@ def _line(
     first_step, steps = int(place[1]), int(place[2])
     if not (first_step <= STEP_MAX and 1 <= steps <= STEPS_MAX):
         return _read_line(number, line, known)  # which says what is wrong
-    return moved(same, first_step, steps)
+    return move_event(same, first_step, steps)
 
 
 def _read_line(number: int, line: bytes, known: Sensitivities) -> EventMessage:

@@ -6,7 +6,7 @@ from fastapi import Query, Request, Response
 
 from service.identity.authentication import Viewer
 from service.transparency.certificates.schema import Envelope
-from service.web.certificate_issue import HTML, CertificateQuery, issued
+from service.web.certificate_issue import HTML, CertificateQuery, answer_certificate
 from service.web.parameters import Database, DatasetName, RunName
 from service.web.routers import api_router
 from service.web.strict_requests import expensive
@@ -24,7 +24,7 @@ def certify_run(
     run: RunName, query: Certificates, request: Request, database: Database, caller: Viewer
 ) -> Response:
     """What a run has spent, with everything it follows from, signed."""
-    return issued("run", run, query, request, database, caller)
+    return answer_certificate("run", run, query, request, database, caller)
 
 
 @router.get("/datasets/{dataset}/certificate", response_model=Envelope, responses=_BOTH)
@@ -33,4 +33,4 @@ def certify_dataset(
     dataset: DatasetName, query: Certificates, request: Request, database: Database, caller: Viewer
 ) -> Response:
     """What all runs of a dataset have spent, with everything it follows from, signed."""
-    return issued("dataset", dataset, query, request, database, caller)
+    return answer_certificate("dataset", dataset, query, request, database, caller)

@@ -16,8 +16,8 @@ from service.operations.incident_inbox import (
     HandledIncident,
     IncidentFilter,
     IncidentInbox,
-    handled,
     list_inbox,
+    read_handled,
 )
 from service.operations.incident_notes import NewIncidentNote, find_incident, record_note
 from service.storage.engine import snapshot
@@ -26,7 +26,7 @@ from service.web.event_streams import (
     EVENT_STREAM,
     EventStream,
     StreamQuery,
-    resumed,
+    find_resume_point,
     run_topic,
 )
 from service.web.parameters import (
@@ -60,7 +60,7 @@ async def stream_run(
     """A run's entries as they are recorded, from now on or after Last-Event-ID."""
     feed: Feed = request.app.state.feed
     topic, head = await run_in_threadpool(run_topic, feed.engine, run)
-    return EventStream(request, caller, topic, resumed(request, query, head))
+    return EventStream(request, caller, topic, find_resume_point(request, query, head))
 
 
 @router.get(
@@ -75,7 +75,7 @@ async def stream_dataset(
     """The entries of all runs of a dataset as they are recorded, and its incidents."""
     feed: Feed = request.app.state.feed
     topic, head = await run_in_threadpool(_dataset_topic, feed.engine, dataset)
-    return EventStream(request, caller, topic, resumed(request, query, head))
+    return EventStream(request, caller, topic, find_resume_point(request, query, head))
 
 
 @router.get("/datasets/{dataset}/incidents")
@@ -124,7 +124,7 @@ def note_incident(
 
     def noted(connection: Connection) -> tuple[HandledIncident, bool]:
         created = record_note(connection, incident, new, caller)
-        (answer,) = handled(connection, [find_incident(connection, incident)])
+        (answer,) = read_handled(connection, [find_incident(connection, incident)])
         return answer, created
 
     answer, created = run_in_write_transaction(database, noted)

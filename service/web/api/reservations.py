@@ -59,7 +59,7 @@ def get_reservation(
     reservation: ReservationName, database: Database, _caller: Viewer
 ) -> ReservationAnswer:
     """A reservation as it stands."""
-    return ReservationAnswer(**_found(database, reservation, now()))
+    return ReservationAnswer(**_read_reservation(database, reservation, now()))
 
 
 @router.post(
@@ -78,7 +78,7 @@ async def release_reservation(
     waiting = await waiting_release(request, reservation, caller)
     if waiting is not None:
         return waiting_answer(waiting)
-    found = await run_in_threadpool(_found, database, reservation, now())
+    found = await run_in_threadpool(_read_reservation, database, reservation, now())
     place = found["run"], found["branch"]
     back = GiveBack(name=reservation, place=place, last_step=given.last_step, by=caller.name)
     return ReservationAnswer(**await request.app.state.writer.write(back))
@@ -96,13 +96,13 @@ async def void_reservation(
     waiting = await waiting_void(request, reservation, given.reason, caller)
     if waiting is not None:
         return waiting_answer(waiting)
-    found = await run_in_threadpool(_found, database, reservation, now())
+    found = await run_in_threadpool(_read_reservation, database, reservation, now())
     place = found["run"], found["branch"]
     back = GiveBack(name=reservation, place=place, reason=given.reason, by=caller.name)
     return ReservationAnswer(**await request.app.state.writer.write(back))
 
 
-def _found(database: Engine, name: str, moment: datetime) -> dict[str, Any]:
+def _read_reservation(database: Engine, name: str, moment: datetime) -> dict[str, Any]:
     with snapshot(database) as connection:
         return reservations.reservation_answer(
             reservations.find_reservation(connection, name), moment

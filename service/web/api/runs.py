@@ -48,7 +48,7 @@ def create_run(new: NewRun, database: Database, caller: Trainer, response: Respo
     """Register a run; 200 when the same request registered it before."""
     caller.require_dataset(new.dataset)
     with snapshot(database) as connection:  # this may take time; no lock is held
-        certificate = fixed_plans.certified(connection, new)
+        certificate = fixed_plans.certify_plan(connection, new)
     answer, created = run_in_write_transaction(
         database,
         lambda connection: runs_module.create_run(

@@ -15,7 +15,7 @@ from service.transparency.head_tree import HeadTree
 from service.transparency.log_heads import COUNT_MAX
 from service.transparency.proofs import ComparisonAnswer, ConsistencyAnswer, InclusionAnswer
 from service.transparency.recovery import Reconciled, Recovered, StandingAnswer
-from service.transparency.signing import required
+from service.transparency.signing import require_signer
 from service.web.parameters import Database, DatasetName, Parameters
 from service.web.routers import api_router
 
@@ -53,7 +53,7 @@ def _heads(request: Request) -> HeadTree:
 @router.get("/checkpoint")
 def get_checkpoint(request: Request, database: Database, _caller: Viewer) -> SignedCheckpoint:
     """The signed checkpoint of all logs as they are now."""
-    signer = required(request.app.state.signer)
+    signer = require_signer(request.app.state.signer)
     with snapshot(database) as connection:
         return _heads(request).signed(connection, signer)
 
@@ -63,7 +63,7 @@ def get_dataset_checkpoint(
     dataset: DatasetName, request: Request, database: Database, _caller: Viewer
 ) -> Part:
     """The signed checkpoint with the dataset's head and the path from it to what was signed."""
-    signer = required(request.app.state.signer)
+    signer = require_signer(request.app.state.signer)
     with snapshot(database) as connection:
         return _heads(request).head(connection, dataset).part(signer, dataset)
 

@@ -31,10 +31,12 @@ def is_data(request: Request) -> bool:
 def install_errors(app: FastAPI) -> None:
     """Answer refusals as pages to browsers, and as problem documents to all others."""
     for kind in (LedgerError, RequestValidationError, HTTPException, Exception):
-        app.add_exception_handler(kind, _told(cast("Handler", app.exception_handlers[kind])))
+        app.add_exception_handler(
+            kind, _page_or_problem(cast("Handler", app.exception_handlers[kind]))
+        )
 
 
-def _told(before: Handler) -> Handler:
+def _page_or_problem(before: Handler) -> Handler:
     async def told(request: Request, error: Exception) -> Response:
         refusal = await before(request, error)
         if not _wants_page(request):

@@ -16,7 +16,7 @@ from service.identity.single_sign_on.code_flow import (
     Started,
     begin_sign_in,
     finish_sign_in,
-    unsealed,
+    unseal,
 )
 from service.identity.single_sign_on.configuration import Provider
 from service.identity.single_sign_on.directory import TokenDirectory
@@ -38,7 +38,7 @@ ProviderName = Annotated[str, Path(pattern=NAME_PATTERN)]
 @router.get("/sign-in/{provider}")
 async def begin_at_provider(provider: ProviderName, request: Request) -> Response:
     """On to the provider; the browser keeps the values that its answer is compared with."""
-    directory, found = _found(request, provider)
+    directory, found = _find_provider(request, provider)
     where = viewer.own_path(request.query_params.get(NEXT_FIELD))
     before = viewer.session_token(request)
     try:
@@ -67,9 +67,9 @@ async def begin_at_provider(provider: ProviderName, request: Request) -> Respons
 @router.get("/sign-in/{provider}/answer")
 async def end_at_provider(provider: ProviderName, request: Request) -> Response:
     """Begin a session of the person whom the provider names."""
-    directory, found = _found(request, provider)
+    directory, found = _find_provider(request, provider)
     kept = request.cookies.get(_cookie(request), "")
-    started = unsealed(request.app.state.session_secret, kept)
+    started = unseal(request.app.state.session_secret, kept)
     where = "/" if started is None else viewer.own_path(started.next_path)
     try:
         principal = await run_in_threadpool(
@@ -114,7 +114,7 @@ def _end_before(
             sessions.end_all(connection, digest_of(principal.name))
 
 
-def _found(request: Request, name: str) -> tuple[TokenDirectory, Provider]:
+def _find_provider(request: Request, name: str) -> tuple[TokenDirectory, Provider]:
     """The provider of a path.
 
     Raises:

@@ -29,10 +29,10 @@ from service.web.dashboard.request_changes import pending_requests
 from service.web.dashboard.theory_markdown import theory_links
 from service.web.dashboard.viewer import (
     SignInNeededError,
-    admitted,
     csrf_of,
     is_local,
-    scopes_seen_by,
+    list_page_scopes,
+    require_viewer,
     sign_in_path,
 )
 from service.web.middleware import SuspensionState
@@ -67,12 +67,12 @@ class PageRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's handler."""
         handler = super().get_route_handler()
-        needed = scopes_seen_by(self.dependant)
+        needed = list_page_scopes(self.dependant)
         costs = is_expensive(self.endpoint)
         rules = QueryRules.of_route(self.dependant)
 
         async def answered(request: Request) -> Response:
-            caller = await admitted(request, needed) if needed else None
+            caller = await require_viewer(request, needed) if needed else None
             if fault := rules.fault(request.scope["query_string"]):
                 raise fault
             gate: SuspensionState = request.app.state.gate
@@ -85,14 +85,14 @@ class PageRoute(APIRoute):
         async def paged(request: Request) -> Response:
             request.scope[IS_PAGE] = True
             try:
-                return guarded(await answered(request))
+                return add_security_headers(await answered(request))
             except SignInNeededError:
-                return guarded(_to_sign_in(request))
+                return add_security_headers(_to_sign_in(request))
 
         return paged
 
 
-def guarded(response: Response) -> Response:
+def add_security_headers(response: Response) -> Response:
     """The answer with the headers that every page has; a certificate has a policy of its own."""
     for name, value in GUARDS.items():
         response.headers.setdefault(name, value)
@@ -152,7 +152,7 @@ def render(
         "admin_keys_end": _admin_keys_end(request, name, viewer),
     }
     text = templates().get_template(name).render(frame | context)
-    return guarded(HTMLResponse(text, status_code))
+    return add_security_headers(HTMLResponse(text, status_code))
 
 
 def _pending(request: Request, name: str, viewer: Caller | None) -> int | None:

@@ -50,7 +50,7 @@ def changed_rows(
     """Each thing that would change: its name, what it was, and what it would be."""
     change = request.change
     if request.kind == "correction":
-        return [_corrected(connection, request)]
+        return [_describe_correction(connection, request)]
     if request.target is not None:
         return [(f"Reservation {request.target}", *_void_of(connection, request))]
     before = _settings(connection, request)
@@ -61,7 +61,7 @@ def changed_rows(
         if name in budget:
             rows.append((text, _number(getattr(before, column, None)), _number(budget[name])))
     rows += [
-        (name.capitalize(), "as it is", _told(budget[name]))
+        (name.capitalize(), "as it is", _describe_filter(budget[name]))
         for name in ("filter", "orders")
         if name in budget
     ]
@@ -85,11 +85,13 @@ def listed_changes(
 ) -> list[tuple[str, str, str]]:
     """What a list says of it: what changes and nothing else; of a correction its steps once."""
     if request.kind == "correction":
-        return [_corrected(connection, request)]
+        return [_describe_correction(connection, request)]
     return [one for one in changed_rows(connection, request) if one[1] != one[2]]
 
 
-def _corrected(connection: Connection, request: ChangeRequestAnswer) -> tuple[str, str, str]:
+def _describe_correction(
+    connection: Connection, request: ChangeRequestAnswer
+) -> tuple[str, str, str]:
     """The steps of a correction, what they were recorded as, and what they really were."""
     change = request.change
     first, steps = change["first_step"], change["steps"]
@@ -146,7 +148,7 @@ def _words(values: list[str]) -> str:
     return ", ".join(sorted(values))
 
 
-def _told(value: Any) -> str:
+def _describe_filter(value: Any) -> str:
     """A filter by its kind, or its orders."""
     return ", ".join(map(plain, value)) if isinstance(value, list) else words(str(value)).lower()
 

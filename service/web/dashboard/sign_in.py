@@ -40,7 +40,7 @@ async def sign_in_page(request: Request) -> Response:
     start_token = (await fresh_keys(request)).start_token
     if start_token is None or not compare_digest(given.encode(), start_token.text.encode()):
         return sign_in_form(request, where, fault=NOT_IN_FORCE, status=HTTPStatus.UNAUTHORIZED)
-    return await _begun(request, digest_of(given), where)
+    return await _begin_session(request, digest_of(given), where)
 
 
 @router.post("/sign-in")
@@ -56,10 +56,10 @@ async def sign_in(request: Request, form: PostedForm) -> Response:
         return sign_in_form(request, where, fault=WRONG_KEY, status=HTTPStatus.UNAUTHORIZED)
     if caller.bucket is not None:
         caller.bucket.take()
-    return await _begun(request, digest, where)
+    return await _begin_session(request, digest, where)
 
 
-async def _begun(request: Request, digest: str, where: str) -> Response:
+async def _begin_session(request: Request, digest: str, where: str) -> Response:
     """A session of the key of this digest, instead of the one before, and on to a page."""
     answer = RedirectResponse(where, HTTPStatus.SEE_OTHER)
     await begin_browser_session(request, answer, digest)
@@ -111,7 +111,7 @@ async def sign_out(request: Request) -> Response:
     token = viewer.session_token(request)
     if token is not None:
         await viewer.require_own_form(request)
-        await run_in_threadpool(_ended, viewer.engine_of(request), token)
+        await run_in_threadpool(_end_session, viewer.engine_of(request), token)
     answer = RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
     answer.delete_cookie(
         viewer.cookie_name(request),
@@ -153,6 +153,6 @@ def _require_tls(request: Request) -> None:
         )
 
 
-def _ended(engine: Engine, token: str) -> None:
+def _end_session(engine: Engine, token: str) -> None:
     with transaction(engine) as connection:
         sessions.end(connection, token)

@@ -97,7 +97,7 @@ def draw_spending(spent: Spending, changes: Sequence[SettingsAnswer], present: d
         endless=None if endless is None else frame.x(endless),
         ticks=_ticks(frame, in_percent=spent.in_shares),
         dates=_dates(frame),
-        rows=_told(spent.moments),
+        rows=_pick_moments(spent.moments),
     )
 
 
@@ -165,7 +165,7 @@ def _dates(frame: _Frame) -> tuple[Tick, ...]:
     )
 
 
-def _told(moments: Sequence[Moment]) -> tuple[Moment, ...]:
+def _pick_moments(moments: Sequence[Moment]) -> tuple[Moment, ...]:
     """A few of the moments, evenly, and the last."""
     stride = max(1, -(-len(moments) // TABLE_ROWS))
     return tuple(reversed(moments[::-1][::stride]))

@@ -117,9 +117,9 @@ def _prose(text: str) -> str:
     text = _with_signs(text)
     parts, at = [], 0
     for formula in _formulas(_tokens(text), text):
-        parts += [_escaped(text[at : formula[0].start]), f"${_latex(formula)}$"]
+        parts += [_escape(text[at : formula[0].start]), f"${_latex(formula)}$"]
         at = formula[-1].end
-    return "".join((*parts, _escaped(text[at:])))
+    return "".join((*parts, _escape(text[at:])))
 
 
 def _with_signs(text: str) -> str:
@@ -128,7 +128,7 @@ def _with_signs(text: str) -> str:
     return _PRODUCT.sub(r"⟨\1, \2⟩", text)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Words as Markdown that shows them as they are; names of arguments as code."""
     parts = re.split(r"(?<![\w-])([a-z][a-z0-9]*(?:_[a-z0-9]+)+)(?![\w-])", text)
     words = (re.sub(r"([\\`*_\[\]<>$|#~])", r"\\\1", part) for part in parts[::2])
@@ -227,16 +227,16 @@ def _may_belong(token: _Token, text: str) -> bool:
     if token.text in _WORDS:
         between = _BEFORE_WORD.search(text[: token.start]) and _BEHIND_WORD.match(text, token.end)
         return bool(between) or text.startswith(("^", "("), token.end)
-    if token.text == "Delta" or not _known(token.text):  # which begins many statements
+    if token.text == "Delta" or not _is_known(token.text):  # which begins many statements
         return False
     before = _WORD_BEFORE.search(text, max(0, token.start - _WORD_MAX), token.start)
     cut = before is not None and (
-        before[2] in "'." or not (before[1].isdigit() or _known(before[1]))
+        before[2] in "'." or not (before[1].isdigit() or _is_known(before[1]))
     )
     return not (cut or _WORD_GOES_ON.match(text, token.end))
 
 
-def _known(name: str) -> bool:
+def _is_known(name: str) -> bool:
     base = name.rstrip("'+*")
     stem = base.partition("_")[0]
     known = stem in _LATEX_FUNCTIONS or base in _UPRIGHT | _PRODUCTS | _WORDS
@@ -380,6 +380,6 @@ def _index(text: str) -> str:
     rest = text[digits.end() :] if digits else text
     if not rest:
         return text
-    if _is_symbol(rest) or _known(rest):
+    if _is_symbol(rest) or _is_known(rest):
         return f"{text[: len(text) - len(rest)]}{_name(rest)}"
     return rf"\text{{{text}}}"

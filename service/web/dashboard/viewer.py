@@ -22,7 +22,7 @@ from service.identity.authentication import (
     KeyRing,
     caller_of,
     fresh_keys,
-    permitted,
+    require_permission,
 )
 from service.identity.keys import Role
 from service.identity.sessions import Session
@@ -83,7 +83,7 @@ def browser_session(request: Request, token: str) -> Session | None:
     return sessions.session_of(engine_of(request), secret, token)
 
 
-def signed_in(ring: KeyRing, session: Session) -> Caller | None:
+def find_signed_in(ring: KeyRing, session: Session) -> Caller | None:
     """Who is signed in, if the key is in force or something is granted to the person."""
     if session.principal is None:
         return ring.holder(session.key_digest)
@@ -106,7 +106,7 @@ async def _caller(request: Request) -> Caller:
     if token is None:
         raise SignInNeededError
     session = await run_in_threadpool(browser_session, request, token)
-    caller = None if session is None else signed_in(ring, session)
+    caller = None if session is None else find_signed_in(ring, session)
     if caller is None:
         raise SignInNeededError
     return caller
@@ -120,10 +120,10 @@ async def viewer_of(request: Request) -> Caller | None:
         return found
     ring = await fresh_keys(request)
     session = await run_in_threadpool(browser_session, request, token)
-    return None if session is None else signed_in(ring, session)
+    return None if session is None else find_signed_in(ring, session)
 
 
-async def admitted(request: Request, needed: Sequence[Role]) -> Caller:
+async def require_viewer(request: Request, needed: Sequence[Role]) -> Caller:
     """Who looks, where that key may; asked once a request.
 
     Raises:
@@ -136,7 +136,7 @@ async def admitted(request: Request, needed: Sequence[Role]) -> Caller:
     if found is not None:
         found.require(*needed)
         return found
-    caller = await permitted(request, await _caller(request), needed, request.path_params)
+    caller = await require_permission(request, await _caller(request), needed, request.path_params)
     if request.method not in _READING:
         await require_own_form(request)
     return caller
@@ -220,10 +220,10 @@ class SeenBy:
 
     async def __call__(self, request: Request) -> Caller:
         """Who looks."""
-        return await admitted(request, self.needed)
+        return await require_viewer(request, self.needed)
 
 
-def scopes_seen_by(dependant: Dependant) -> Sequence[Role]:
+def list_page_scopes(dependant: Dependant) -> Sequence[Role]:
     """The scopes that a page accepts; empty if it needs no key."""
     found = [one.call.needed for one in dependant.dependencies if isinstance(one.call, SeenBy)]
     return found[0] if found else ()

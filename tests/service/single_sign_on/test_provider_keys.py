@@ -16,7 +16,7 @@ from service.identity.single_sign_on.code_flow import (
     Exchanges,
     Started,
     begin_sign_in,
-    unsealed,
+    unseal,
 )
 from service.identity.single_sign_on.configuration import Configuration, Provider
 from service.identity.single_sign_on.directory import TokenDirectory
@@ -153,11 +153,11 @@ def test_a_sign_in_is_over_after_ten_minutes(said: Said, monkeypatch: pytest.Mon
     assert there.startswith(f"{ISSUER}/authorize?response_type=code&client_id=pages")
     assert started.verifier not in there
     cookie = started.sealed(SECRET)
-    assert unsealed(SECRET, cookie) == started
-    assert unsealed(b"t" * 32, cookie) is None
+    assert unseal(SECRET, cookie) == started
+    assert unseal(b"t" * 32, cookie) is None
     late = time.time() + code_flow.STARTED_SECONDS + 1
     monkeypatch.setattr(time, "time", lambda: late)
-    assert unsealed(SECRET, cookie) is None
+    assert unseal(SECRET, cookie) is None
 
 
 def test_an_answer_at_another_providers_address_is_refused(said: Said) -> None:

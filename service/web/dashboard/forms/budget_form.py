@@ -53,8 +53,8 @@ class LimitForm:
         """The form with the present limit in it."""
         budget = dataset.budget
         return cls(
-            epsilon="" if budget is None else _typed(budget.epsilon),
-            delta="1e-5" if budget is None else _typed(budget.delta),
+            epsilon="" if budget is None else _to_input(budget.epsilon),
+            delta="1e-5" if budget is None else _to_input(budget.delta),
             revision=dataset.revision,
         )
 
@@ -113,14 +113,16 @@ class AcceptForm:
     @classmethod
     def refused(cls, sent: Mapping[str, str], error: LedgerError) -> "AcceptForm":
         """The form as it was sent, with what is wrong."""
-        return cls(accept=_ticked(sent), reason=sent.get("reason", ""), faults=faults_of(error))
+        return cls(
+            accept=_ticked_boxes(sent), reason=sent.get("reason", ""), faults=faults_of(error)
+        )
 
 
-def _ticked(sent: Mapping[str, str]) -> list[str]:
+def _ticked_boxes(sent: Mapping[str, str]) -> list[str]:
     return [status for status in ACCEPTED if f"accept_{status}" in sent]
 
 
-def _typed(value: float) -> str:
+def _to_input(value: float) -> str:
     """A number as one would type it, which is read back as the same."""
     text = f"{value:.15g}"
     return (text if float(text) == value else f"{value:.17g}").replace("e-0", "e-")
@@ -183,8 +185,11 @@ def accept_change_of(sent: Mapping[str, str]) -> DatasetChange:
     Raises:
         InvalidRequestError: no status is ticked, or the reason is not as it must be.
     """
-    faults = {} if _ticked(sent) else {"body.accept": "needs at least one status"}
-    asked = {"reason": sent.get("reason", "").strip(), "accept": _ticked(sent) or list(ACCEPTED)}
+    faults = {} if _ticked_boxes(sent) else {"body.accept": "needs at least one status"}
+    asked = {
+        "reason": sent.get("reason", "").strip(),
+        "accept": _ticked_boxes(sent) or list(ACCEPTED),
+    }
     return message_of(DatasetChange, asked, faults)
 
 

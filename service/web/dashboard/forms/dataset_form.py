@@ -68,7 +68,7 @@ def blank_dataset(query: Mapping[str, str]) -> ShownForm:
     return ShownForm(_BLANK | filled)
 
 
-def dataset_asked(sent: Mapping[str, str]) -> AskedDataset:
+def read_dataset_form(sent: Mapping[str, str]) -> AskedDataset:
     """What the form asks for.
 
     Raises:
@@ -79,7 +79,7 @@ def dataset_asked(sent: Mapping[str, str]) -> AskedDataset:
     epsilon = None
     if sent.get("epsilon", "").strip():
         epsilon = _number(sent, "epsilon", "body.budget.epsilon", faults)
-    delta = _number(sent, "delta", "body.budget.delta", faults) if _limited(sent) else None
+    delta = _number(sent, "delta", "body.budget.delta", faults) if _has_limit(sent) else None
     given: dict[str, Any] = {
         "name": sent.get("name", "").strip(),
         "dataset_size": 1 if size is None else int(size),
@@ -106,7 +106,7 @@ def dataset_asked(sent: Mapping[str, str]) -> AskedDataset:
     return AskedDataset(new, training, envelope, epsilon)
 
 
-def _limited(sent: Mapping[str, str]) -> bool:
+def _has_limit(sent: Mapping[str, str]) -> bool:
     """Whether the form asks for a limit, so that delta is needed."""
     return bool(sent.get("epsilon", "").strip()) or sent.get("holds") == ENVELOPE
 

@@ -371,7 +371,7 @@ def _flag(_name: str, text: str) -> bool:
     return text in ("1", "on", "true")
 
 
-def _named(_name: str, text: str) -> str:
+def _require_name(_name: str, text: str) -> str:
     if text and not valid_name(text):
         raise ValueError("must be the name of a dataset")
     return text
@@ -381,5 +381,5 @@ _READERS: Final = (
     dict.fromkeys(_CHOICES, _choice)
     | dict.fromkeys(_NUMBERS, _number)
     | dict.fromkeys(_COUNTS, _count)
-    | {"derived": _flag, "dataset": _named}
+    | {"derived": _flag, "dataset": _require_name}
 )

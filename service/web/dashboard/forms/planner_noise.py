@@ -8,7 +8,7 @@ from typing import Any, Final, assert_never
 
 from accounting import correlated_noise as core
 from accounting.events import CyclicPoisson, MinSeparation
-from accounting.work_limit import TooMuchWorkError, limited
+from accounting.work_limit import TooMuchWorkError, limit_work
 from service import formatting
 from service.errors import InvalidRequestError
 from service.schemas.correlated.steps import PASS_MAX
@@ -104,14 +104,14 @@ class CorrelatedPass:
         if self.steps > PASS_MAX:
             fault = f"a pass of correlated noise has at most {PASS_MAX:,} steps"
             raise InvalidRequestError("query.length", fault)
-        return _squared(self)
+        return _squared_sensitivity(self)
 
 
 @lru_cache(maxsize=256)
-def _squared(asked: CorrelatedPass) -> float:
+def _squared_sensitivity(asked: CorrelatedPass) -> float:
     strategy, sampling = to_strategy(asked.strategy()), sampling_in(asked.sampling())
     try:
-        with limited(_POINTS):
+        with limit_work(_POINTS):
             match sampling:
                 case MinSeparation(steps_per_pass=n, min_separation=b, participations=k):
                     schema = core.Participation(steps=n, min_separation=b, participations=k)

@@ -84,8 +84,8 @@ def compare(
     with snapshot(database) as connection:
         rows = [_row(connection, viewer, name) for name in names[:COMPARED_RUNS_MAX]]
         at = delta if delta is not None else _common_delta(connection, rows)
-        found = [_compared(connection, row, at) for row in rows]
-        offered = [] if names else _offered(connection, viewer)
+        found = [_read_run(connection, row, at) for row in rows]
+        offered = [] if names else _list_offered(connection, viewer)
     lines = [_noise_line(found)] if found else []
     lines += [ComparedRun(name=name, values=tuple(map(told, found))) for name, told in _LINES]
     chosen = [one.run.name for one in found]
@@ -97,10 +97,10 @@ def compare(
         "names": chosen,
         "address": urlencode({"runs": chosen, "delta": at}, doseq=True),
         "others": {name: _others(chosen, name, delta) for name in chosen},
-        "unamplified": [_unamplified(one) for one in found],
+        "unamplified": [_unamplified_text(one) for one in found],
         "differs": {
             "epsilon": len({_upper(one) for one in found}) > 1,
-            "unamplified": len({_unamplified(one) for one in found}) > 1,
+            "unamplified": len({_unamplified_text(one) for one in found}) > 1,
         },
         "left_out": max(0, len(names) - COMPARED_RUNS_MAX),
         "offered": offered,
@@ -118,7 +118,7 @@ def _upper(one: Compared) -> str:
     return one.reason if one.guarantee is None else up(one.guarantee.epsilon)
 
 
-def _unamplified(one: Compared) -> str:
+def _unamplified_text(one: Compared) -> str:
     """What the steps would cost in full batches; nothing beside an epsilon without a bound."""
     found = one.guarantee
     if found is None or found.epsilon is None or found.unamplified_epsilon is None:
@@ -203,12 +203,12 @@ def _common_delta(connection: Connection, rows: Sequence[Row[Any]]) -> float:
     return min((delta for delta in found if delta is not None), default=_DELTA)
 
 
-def _offered(connection: Connection, viewer: Caller) -> list[str]:
+def _list_offered(connection: Connection, viewer: Caller) -> list[str]:
     latest = select(runs.c.name).where(runs_within(viewer.datasets)).order_by(runs.c.id.desc())
     return list(connection.scalars(latest.limit(LISTED)))
 
 
-def _compared(connection: Connection, row: Row[Any], delta: float) -> Compared:
+def _read_run(connection: Connection, row: Row[Any], delta: float) -> Compared:
     guarantee, reason = None, ""
     dataset = lookups.dataset_of(connection, row)
     counts, corrected = run_counts(connection, row.id, dataset.dataset_size), False
@@ -251,7 +251,7 @@ def _noise_line(found: Sequence[Compared]) -> ComparedRun:
         values = tuple(_cell(one, None) for one in found)
         return ComparedRun(name="Noise and sampling", values=values)
     differ = [name for name in names if len({fields[name] for fields in every}) > 1]
-    shared = [_named(name, every[0][name]) for name in names if name not in differ]
+    shared = [_name_value(name, every[0][name]) for name in names if name not in differ]
     return ComparedRun(
         name=", ".join(differ).capitalize() or "Noise and sampling",
         values=tuple(_cell(one, differ) for one in found),
@@ -259,7 +259,7 @@ def _noise_line(found: Sequence[Compared]) -> ComparedRun:
     )
 
 
-def _named(name: str, value: str) -> str:
+def _name_value(name: str, value: str) -> str:
     """A kind tells what it is; a number does not."""
     return value if name in _KINDS else f"{name} {value}"
 
@@ -268,7 +268,7 @@ def _cell(one: Compared, names: Sequence[str] | None) -> str:
     """A run's events, a line each: the values of some fields, or every field with its name."""
     lines = []
     for fields, steps in one.settings[:_EVENTS_MAX]:
-        told = [_named(*field) for field in fields.items()]
+        told = [_name_value(*field) for field in fields.items()]
         if names is not None:
             told = [fields[name] for name in names]
         lines.append(" · ".join([*([", ".join(told)] if told else []), many(steps, "step")]))

@@ -74,7 +74,7 @@ async def correct_steps(
             return RedirectResponse(f"/runs/{run}/correct#corrections", HTTPStatus.SEE_OTHER)
         preview = await run_in_threadpool(preview_correction, database, correct)
     except _REFUSALS as error:
-        form = _refused(sent, error)
+        form = _show_refusal(sent, error)
         return await run_in_threadpool(_page, run, request, database, viewer, form, error=error)
     return await run_in_threadpool(
         _page, run, request, database, viewer, ShownForm(sent), preview=preview
@@ -86,7 +86,7 @@ def _with_reason(sent: Mapping[str, str]) -> dict[str, str]:
     return dict(sent) | {"reason": sent.get("reason", "").strip() or "a preview"}
 
 
-def _refused(sent: Mapping[str, str], error: LedgerError) -> ShownForm:
+def _show_refusal(sent: Mapping[str, str], error: LedgerError) -> ShownForm:
     match error:
         case OutOfSequenceError():
             return ShownForm(sent, {"steps": "reaches beyond the recorded steps of the branch"})

@@ -27,12 +27,12 @@ from service.ledger.change_requests import four_eyes
 from service.ledger.change_requests.messages import ChangeRequestAnswer, NewChangeRequest
 from service.ledger.dataset_settings import SettingsAnswer
 from service.operations.forecast import outlook_of
-from service.operations.incident_inbox import handled
+from service.operations.incident_inbox import read_handled
 from service.schemas.requests import STEPS_MAX, AtMostRows, DatasetChange
 from service.schemas.responses import DatasetAnswer
 from service.storage.engine import snapshot
 from service.storage.versioned_cache import VersionedCache
-from service.web.certificate_issue import CertificateQuery, issued
+from service.web.certificate_issue import CertificateQuery, answer_certificate
 from service.web.dashboard import glossary, lineage_chart, spending_chart
 from service.web.dashboard.forms import budget_form
 from service.web.dashboard.forms.budget_form import AcceptForm, AdmissionForm, LimitForm
@@ -71,15 +71,15 @@ def dataset_page(
     with snapshot(database) as connection:
         if dataset == "new" and not lookups.is_dataset(connection, dataset):
             return RedirectResponse("/new-dataset", HTTPStatus.SEE_OTHER)
-        found = _found(connection, request, dataset, viewer, delta)
+        found = _read_page(connection, request, dataset, viewer, delta)
         if proved:
-            found |= _proved(connection, request, dataset, delta)
+            found |= _read_proved(connection, request, dataset, delta)
     return render(request, "dataset.html", viewer=viewer, **found)
 
 
 @router.get("/datasets/{dataset}/proved")
 @expensive
-def proved(
+def proved_part(
     dataset: DatasetName,
     request: Request,
     database: Database,
@@ -88,7 +88,7 @@ def proved(
 ) -> Response:
     """What is proved of everything together, from above and from below: a part of the page."""
     with snapshot(database) as connection:
-        found = _proved(connection, request, dataset, delta)
+        found = _read_proved(connection, request, dataset, delta)
     return render(request, "dataset_proved.html", viewer=viewer, **found)
 
 
@@ -109,7 +109,7 @@ def certificate(
     standing = request.state.standing
     if standing.state != "open":
         raise standing.refusal()
-    return issued("dataset", dataset, query, request, database, viewer)
+    return answer_certificate("dataset", dataset, query, request, database, viewer)
 
 
 @router.get("/datasets/{dataset}/limit")
@@ -130,9 +130,9 @@ def change_limit(
     try:
         where = _change(dataset, request, viewer, form, budget_form.change_of(form))
     except budget_form.FORM_ERRORS as error:
-        found = _shown_again(dataset, request, database, viewer)
+        found = _read_again(dataset, request, database, viewer)
         found["form"] = LimitForm.refused(form, found["dataset"], error)
-        return _refused(request, viewer, found, error)
+        return _show_refusal(request, viewer, found, error)
     return RedirectResponse(where, HTTPStatus.SEE_OTHER)
 
 
@@ -158,9 +158,9 @@ def ask(
             ),
         )
     except budget_form.FORM_ERRORS as error:
-        found = _shown_again(dataset, request, database, viewer)
+        found = _read_again(dataset, request, database, viewer)
         found["ask"] = LimitForm.refused(form, found["dataset"], error)
-        return _refused(request, viewer, found, error)
+        return _show_refusal(request, viewer, found, error)
     return RedirectResponse(f"/requests/{answer.id}", HTTPStatus.SEE_OTHER)
 
 
@@ -173,9 +173,9 @@ def change_admission(
     try:
         where = _change(dataset, request, viewer, form, budget_form.admission_of(form))
     except budget_form.FORM_ERRORS as error:
-        found = _shown_again(dataset, request, database, viewer)
+        found = _read_again(dataset, request, database, viewer)
         found["admission"] = AdmissionForm.refused(form, error)
-        return _refused(request, viewer, found, error)
+        return _show_refusal(request, viewer, found, error)
     return RedirectResponse(where, HTTPStatus.SEE_OTHER)
 
 
@@ -188,9 +188,9 @@ def change_accept(
     try:
         where = _change(dataset, request, viewer, form, budget_form.accept_change_of(form))
     except budget_form.FORM_ERRORS as error:
-        found = _shown_again(dataset, request, database, viewer)
+        found = _read_again(dataset, request, database, viewer)
         found["accept"] = AcceptForm.refused(form, error)
-        return _refused(request, viewer, found, error)
+        return _show_refusal(request, viewer, found, error)
     return RedirectResponse(where, HTTPStatus.SEE_OTHER)
 
 
@@ -208,12 +208,12 @@ def _change(
     return f"/datasets/{name}#limits"
 
 
-def _shown_again(name: str, request: Request, database: Engine, viewer: Caller) -> dict[str, Any]:
+def _read_again(name: str, request: Request, database: Engine, viewer: Caller) -> dict[str, Any]:
     with snapshot(database) as connection:
-        return _found(connection, request, name, viewer, _DELTA)
+        return _read_page(connection, request, name, viewer, _DELTA)
 
 
-def _refused(
+def _show_refusal(
     request: Request, viewer: Caller, found: Mapping[str, Any], error: LedgerError
 ) -> Response:
     """The page again, with what is wrong in one of its forms."""
@@ -221,7 +221,9 @@ def _refused(
     return render(request, "dataset.html", viewer=viewer, status_code=status, **found)
 
 
-def _proved(connection: Connection, request: Request, name: str, delta: float) -> dict[str, Any]:
+def _read_proved(
+    connection: Connection, request: Request, name: str, delta: float
+) -> dict[str, Any]:
     """What is certified of everything that ran, and what that promises one person."""
     row = lookups.find_dataset(connection, name)
     asked = row.budget_delta or delta
@@ -246,11 +248,11 @@ def _proved(connection: Connection, request: Request, name: str, delta: float) -
     return found | {"contradicted": incidents.contradicted_runs(connection, row.id)}
 
 
-def _reached(viewer: Caller) -> Any:
+def _is_reached_by(viewer: Caller) -> Any:
     return lambda name: viewer.datasets is None or name in viewer.datasets
 
 
-def _found(
+def _read_page(
     connection: Connection, request: Request, name: str, viewer: Caller, delta: float
 ) -> dict[str, Any]:
     """All that the page shows."""
@@ -260,13 +262,13 @@ def _found(
     changes, _ = dataset_settings.settings_history(connection, name, after=0, size=SETTINGS)
     happened, total = incidents.latest_incidents(connection, row.id, size=INCIDENTS)
     held, held_total = open_reservations.first_open(connection, row.id, size=RESERVATIONS)
-    at, planned = row.budget_delta or delta, _planned(row)
+    at, planned = row.budget_delta or delta, _read_planned_training(row)
     return {
         "dataset": answer,
         "guarantee": None,
         "delta": at,
         "changes": changes[::-1],
-        "incidents": with_advice(connection, handled(connection, happened)),
+        "incidents": with_advice(connection, read_handled(connection, happened)),
         "incidents_total": total,
         **incident_rights(viewer),
         "reservations": held,
@@ -282,12 +284,12 @@ def _found(
         "admission": AdmissionForm.of(answer) if viewer.may(Role.OWNER) else None,
         "accept": AcceptForm.of(answer) if viewer.may(Role.OWNER) else None,
         "statuses": [(one, glossary.STATUSES[one]) for one in budget_form.ACCEPTED],
-        "reached": _reached(viewer),
-        **_spent(connection, row, answer, changes, at, spendings),
+        "reached": _is_reached_by(viewer),
+        **_read_spending(connection, row, answer, changes, at, spendings),
     }
 
 
-def _spent(
+def _read_spending(
     connection: Connection,
     row: Row[Any],
     answer: DatasetAnswer,
@@ -330,10 +332,10 @@ def _family(connection: Connection, row: Row[Any], viewer: Caller) -> lineage_ch
     found = lineage_chart.kin_of(connection, row)
     if len(found) == 1:
         return None
-    return lineage_chart.pedigree(found, row.name, reached=_reached(viewer))
+    return lineage_chart.pedigree(found, row.name, reached=_is_reached_by(viewer))
 
 
-def _planned(row: Row[Any]) -> tuple[float, float] | None:
+def _read_planned_training(row: Row[Any]) -> tuple[float, float] | None:
     """The noise multiplier and the batch of the training that the dataset was made for.
 
     None without one, or if it is not Poisson-sampled Gaussian noise.

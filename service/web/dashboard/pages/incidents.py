@@ -21,7 +21,7 @@ from service.operations.incident_inbox import (
     HandledIncident,
     IncidentFilter,
     endless_limits,
-    handled,
+    read_handled,
 )
 from service.operations.incident_notes import (
     Action,
@@ -87,14 +87,14 @@ def inbox(
     request: Request, database: Database, viewer: PageViewer, asked: Annotated[_Inbox, Query()]
 ) -> Response:
     """Incidents of all datasets: the open ones, unless others are asked for."""
-    return render(request, "incidents.html", viewer=viewer, **_found(database, viewer, asked))
+    return render(request, "incidents.html", viewer=viewer, **_read_page(database, viewer, asked))
 
 
-def _found(database: Engine, viewer: Caller, asked: _Inbox) -> dict[str, Any]:
+def _read_page(database: Engine, viewer: Caller, asked: _Inbox) -> dict[str, Any]:
     """All that the page shows."""
     with snapshot(database) as connection:
         part = listing.part_of(connection, asked.rows(viewer), incidents, asked, _SORTS)
-        rows = with_advice(connection, handled(connection, part.rows))
+        rows = with_advice(connection, read_handled(connection, part.rows))
         keys = _keys(connection, viewer) if viewer.may(Role.ADMIN) else []
     return {
         "asked": asked,
@@ -149,14 +149,14 @@ def add_note(
     form: PostedForm,
 ) -> Response:
     """Record what is done about an incident; what is wrong with it is said beside the field."""
-    asked = _asked_before(form)
+    asked = _read_inbox(form)
     try:
         new = _note_of(form)
         run_in_write_transaction(
             database, lambda connection: record_note(connection, incident, new, viewer)
         )
     except InvalidRequestError as error:
-        found = _found(database, viewer, asked)
+        found = _read_page(database, viewer, asked)
         wrong = fault_text(error).replace("assignee: must", "the assignee must")
         found["refused"] = (incident, form.get("text", ""), wrong)
         status = HTTPStatus.UNPROCESSABLE_ENTITY
@@ -165,7 +165,7 @@ def add_note(
     return RedirectResponse(f"{where}#{incident}", HTTPStatus.SEE_OTHER)
 
 
-def _asked_before(form: Mapping[str, str]) -> _Inbox:
+def _read_inbox(form: Mapping[str, str]) -> _Inbox:
     """The list that the form stood in; the plain one where the form does not say."""
     try:
         return _Inbox.model_validate(dict(parse_qsl(form.get("back", ""))))
@@ -199,7 +199,7 @@ def incident_file(
     """Every incident that is asked for, as CSV."""
 
     def lines(connection: Connection, rows: Sequence[Row[Any]]) -> Iterator[Sequence[Any]]:
-        for one, advice, details in with_advice(connection, handled(connection, rows)):
+        for one, advice, details in with_advice(connection, read_handled(connection, rows)):
             yield _line(one, advice, details)
 
     return listing.csv_answer(request, viewer, _HEADS, asked.rows(viewer), incidents, lines)

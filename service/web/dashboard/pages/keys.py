@@ -56,11 +56,11 @@ class _Keys(Listed):
         if self.scope is not None:
             query = query.where(api_keys.c.scope == self.scope)
         if self.state is not None:
-            query = query.where(_ended() == int(self.state == "ended"))
+            query = query.where(_ended_last() == int(self.state == "ended"))
         return query
 
 
-def _ended() -> ColumnElement[int]:
+def _ended_last() -> ColumnElement[int]:
     """One for a key that was revoked or has expired, zero for the others."""
     expired = api_keys.c.expires_at <= now()
     return case((or_(api_keys.c.revoked_at.is_not(None), expired), 1), else_=0)
@@ -182,7 +182,9 @@ def _list(
     ring: KeyRing = request.app.state.keys
     with snapshot(database) as connection:
         uses = ring.uses.latest(connection)
-        part = part_of(connection, asked.rows(), api_keys, asked, _ORDERS | {"ended": _ended()})
+        part = part_of(
+            connection, asked.rows(), api_keys, asked, _ORDERS | {"ended": _ended_last()}
+        )
         found = key_administration.key_answers(part.rows, uses)
     return render(
         request,

@@ -124,14 +124,16 @@ class _Runs(Listed):
         if self.by is not None:
             query = query.where(runs.c.by == self.by)
         if self.label is not None:
-            query = query.where(runs.c.labels.contains(_stored(self.label), autoescape=True))
+            query = query.where(
+                runs.c.labels.contains(_to_stored_label(self.label), autoescape=True)
+            )
         if self.dataset is not None:  # one that the key does not reach has no runs that it reaches
             wanted = select(datasets.c.id).where(datasets.c.name == self.dataset)
             query = query.where(runs.c.dataset_id.in_(wanted))
         return query
 
 
-def _stored(label: str) -> str:
+def _to_stored_label(label: str) -> str:
     """A label as the canonical JSON of a run has it."""
     name, equals, value = label.partition("=")
     if not equals:

@@ -70,7 +70,7 @@ def create_dataset(
 ) -> Response:
     """Create the dataset, or show what its budget would admit and create nothing."""
     try:
-        asked = dataset_form.dataset_asked(sent)
+        asked = dataset_form.read_dataset_form(sent)
         new, planned = _with_budget(asked)
 
         def create(connection: Connection) -> tuple[DatasetAnswer, bool]:
@@ -82,10 +82,10 @@ def create_dataset(
             return RedirectResponse(f"/datasets/{new.name}", HTTPStatus.SEE_OTHER)
         answer, unknown = rehearse(database, create)
     except _REFUSALS as error:
-        return _page(request, database, viewer, _refused(sent, error), status=_status(error))
+        return _page(request, database, viewer, _show_refusal(sent, error), status=_status(error))
     if not unknown:
         repeat = ConflictError("The same request created this dataset before.")
-        return _page(request, database, viewer, _refused(sent, repeat), status=_status(repeat))
+        return _page(request, database, viewer, _show_refusal(sent, repeat), status=_status(repeat))
     preview = creation_answer(answer)
     return _page(request, database, viewer, ShownForm(sent), preview=preview, asked=asked)
 
@@ -98,13 +98,13 @@ def _with_budget(asked: AskedDataset) -> tuple[NewDataset, str | None]:
     if not asked.envelope or asked.training is None:
         return asked.new, planned_filter(asked.new)
     found = planner_budget.envelope_of_plan(asked.training)
-    epsilon = planner_budget.rounded_up(found) if asked.epsilon is None else asked.epsilon
+    epsilon = planner_budget.envelope_limit(found) if asked.epsilon is None else asked.epsilon
     items = found.model_dump(mode="json", exclude_none=True)
     budget = Budget.model_validate(items | {"epsilon": epsilon})
     return asked.new.model_copy(update={"budget": budget}), None
 
 
-def _refused(sent: Mapping[str, str], error: LedgerError) -> ShownForm:
+def _show_refusal(sent: Mapping[str, str], error: LedgerError) -> ShownForm:
     match error:
         case NotFoundError():
             return ShownForm(sent, {"parents": "One of them is no dataset of this ledger."})
@@ -141,7 +141,7 @@ def _page(
         names = names.order_by(datasets.c.name).limit(_PARENTS_SHOWN)
         known = list(connection.scalars(names))
     training = None if asked is None else asked.training
-    admitted = _admitted_of(preview, training)
+    admitted = _count_admitted(preview, training)
     return render(
         request,
         "new_dataset.html",
@@ -152,13 +152,13 @@ def _page(
         training=None if training is None else dataset_form.training_words(training),
         admitted=admitted,
         searches=_searches(preview, training) if admitted and admitted[0] < admitted[1] else {},
-        planned=_planned(form),
+        planned=_describe_training(form),
         known=known,
         relations=[(one.value, f"{title}: {told}") for one, (title, told) in RELATIONS.items()],
     )
 
 
-def _admitted_of(
+def _count_admitted(
     preview: CreatedDataset | None, training: PlannerForm | None
 ) -> tuple[int, int] | None:
     """(steps that the budget admits, steps of the training); None where it is not counted so."""
@@ -181,7 +181,7 @@ def _searches(preview: CreatedDataset | None, training: PlannerForm | None) -> d
     }
 
 
-def _planned(form: ShownForm) -> str:
+def _describe_training(form: ShownForm) -> str:
     """The planner's training in words; empty where the form has none."""
     shown = dataset_form.training_of(form.values)
     return "" if shown is None else dataset_form.training_words(shown)

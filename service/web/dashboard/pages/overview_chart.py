@@ -131,7 +131,7 @@ def overview_chart(request: Request, viewer: PageViewer, database: Database) -> 
         top=CHART_TOP,
         left_out=len(asked) - len(found),
         too_long=[name for name, points in found.items() if not points],
-        endless=[(one.label, _ended(one)) for one in lines if math.isinf(one.points[-1][1])],
+        endless=[(one.label, _find_end(one)) for one in lines if math.isinf(one.points[-1][1])],
         told=charged_share,
     )
 
@@ -141,7 +141,7 @@ def _last(one: DatasetSummary, points: _Line) -> float:
     return points[-1][1] if one.budget is None else one.spent_share
 
 
-def _ended(line: ChartLine) -> datetime | None:
+def _find_end(line: ChartLine) -> datetime | None:
     """When a line was finite last."""
     finite = [x for x, y in line.points if math.isfinite(y)]
     return datetime.fromtimestamp(max(finite), UTC) if finite else None

@@ -134,10 +134,10 @@ def _part(
     query = records.select_requests(*wanted).order_by(change_requests.c.id.desc())
     rows = connection.execute(query.limit(size + 1)).all()
     further = rows[size - 1].id if len(rows) > size else None
-    return _Part([_listed(connection, row) for row in rows[:size]], further)
+    return _Part([_build_list_item(connection, row) for row in rows[:size]], further)
 
 
-def _listed(connection: Connection, row: Any) -> _Listed:
+def _build_list_item(connection: Connection, row: Any) -> _Listed:
     answer = records.request_answer(row)
     return answer, request_title(answer), listed_changes(connection, answer)
 
@@ -148,11 +148,11 @@ def request_page(
 ) -> Response:
     """A change request: what would change, who asked, why, and what was decided."""
     with snapshot(database) as connection:
-        found = _found(connection, change_request, viewer)
+        found = _read_page(connection, change_request, viewer)
     return render(request, "request.html", viewer=viewer, **found)
 
 
-def _found(connection: Connection, name: str, viewer: Caller) -> dict[str, Any]:
+def _read_page(connection: Connection, name: str, viewer: Caller) -> dict[str, Any]:
     answer = records.request_answer(records.find_request(connection, name))
     return {
         "found": answer,
@@ -186,7 +186,7 @@ def approve(
     form: PostedForm,
 ) -> Response:  # fmt: skip
     """Approve it, and make the change."""
-    return _decided(request, database, viewer, change_request, "approve", form)
+    return _decide(request, database, viewer, change_request, "approve", form)
 
 
 @router.post("/requests/{change_request}/reject")
@@ -195,7 +195,7 @@ def reject(
     form: PostedForm,
 ) -> Response:  # fmt: skip
     """Reject it."""
-    return _decided(request, database, viewer, change_request, "reject", form)
+    return _decide(request, database, viewer, change_request, "reject", form)
 
 
 @router.post("/requests/{change_request}/withdraw")
@@ -204,7 +204,7 @@ def withdraw(
     form: PostedForm,
 ) -> Response:  # fmt: skip
     """Withdraw it."""
-    return _decided(request, database, viewer, change_request, "withdraw", form)
+    return _decide(request, database, viewer, change_request, "withdraw", form)
 
 
 @router.post("/requests/{change_request}/preview")
@@ -215,7 +215,7 @@ def preview_effect(
 ) -> Response:  # fmt: skip
     """What a correction that waits would change; nothing is stored."""
     with snapshot(database) as connection:
-        found = _found(connection, change_request, viewer)
+        found = _read_page(connection, change_request, viewer)
     answer: ChangeRequestAnswer = found["found"]
     if answer.kind != "correction" or answer.target is None or answer.state != "pending":
         raise ConflictError("Only of a correction that waits is there a preview.")
@@ -235,7 +235,7 @@ def decision_form(change_request: ChangeRequestName, verb: str, _viewer: PageVie
     return RedirectResponse(f"/requests/{change_request}", HTTPStatus.SEE_OTHER)
 
 
-def _decided(
+def _decide(
     request: Request, database: Any, viewer: Caller, name: str, verb: str, form: Any
 ) -> Response:
     """Decide; if that is refused, the page again with the reason that was typed."""
@@ -245,7 +245,7 @@ def _decided(
         decide_request(request, name, verb, reason=given.reason, caller=viewer)
     except _REFUSALS as refusal:
         with snapshot(database) as connection:
-            found = _found(connection, name, viewer)
+            found = _read_page(connection, name, viewer)
         found |= {"fault": fault_text(refusal), "reason": reason}
         status = refusal_status(refusal)
         return render(request, "request.html", viewer=viewer, status_code=status, **found)

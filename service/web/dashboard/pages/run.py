@@ -33,13 +33,13 @@ from service.storage.tables import entries, incidents
 from service.trace_context import trace_of
 from service.transparency.audit_answers import AuditAnswer
 from service.transparency.audits import list_audits
-from service.web.certificate_issue import CertificateQuery, issued
+from service.web.certificate_issue import CertificateQuery, answer_certificate
 from service.web.dashboard.glossary import ASSUMPTIONS, RELATIONS, STATUSES
 from service.web.dashboard.pages.incidents import with_advice
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.response_cache import answers_of, dataset_version
-from service.web.dashboard.viewer import PageViewer, browser_session, session_token, signed_in
-from service.web.event_streams import EventStream, StreamQuery, resumed, run_topic
+from service.web.dashboard.viewer import PageViewer, browser_session, find_signed_in, session_token
+from service.web.event_streams import EventStream, StreamQuery, find_resume_point, run_topic
 from service.web.parameters import Database, RunName
 from service.web.strict_requests import JSON, expensive
 
@@ -145,7 +145,7 @@ def run_page(run: RunName, request: Request, database: Database, viewer: PageVie
         corrected_all=corrected_all,
         incidents=told,
         closed=CLOSED,
-        **_told(answers_of(request).get(*_question("guarantee", found))),
+        **_spent_fields(answers_of(request).get(*_question("guarantee", found))),
     )
 
 
@@ -174,7 +174,7 @@ def guarantee_part(
         if delta is not None:
             spent = answers_of(request).compute(
                 *_question("guarantee", found),
-                lambda: _spent(connection, found),
+                lambda: _read_spent(connection, found),
                 age_max=_age_max(request),
             )
         answer = views.run_answer(connection, found.run)
@@ -185,11 +185,11 @@ def guarantee_part(
         delta=delta,
         run=answer,
         closed=CLOSED,
-        **_told(spent),
+        **_spent_fields(spent),
     )
 
 
-def _spent(connection: Connection, found: _Found) -> _Spent:
+def _read_spent(connection: Connection, found: _Found) -> _Spent:
     guarantee = run_guarantee(connection, found.run.name, Question())
     try:
         charge = charge_of_run(connection, found.run, found.dataset)
@@ -204,7 +204,7 @@ def _question(kind: str, found: _Found) -> tuple[Hashable, Hashable]:
     return key, dataset_version(found.dataset)
 
 
-def _told(spent: _Spent | None) -> dict[str, Any]:
+def _spent_fields(spent: _Spent | None) -> dict[str, Any]:
     """What is certified and charged, and what its words mean."""
     guarantee, charge = spent or (None, None)
     words = {"statuses": STATUSES, "assumptions": ASSUMPTIONS}
@@ -294,7 +294,7 @@ async def stream(
     feed: Feed = request.app.state.feed
     topic, head = await run_in_threadpool(run_topic, feed.engine, run)
     allowed = await run_in_threadpool(_leave_of, request, viewer)
-    after = resumed(request, query, head)
+    after = find_resume_point(request, query, head)
     return EventStream(request, viewer, topic, after, allowed=allowed)
 
 
@@ -312,7 +312,7 @@ def _leave_of(request: Request, viewer: Caller) -> Callable[[], bool] | None:
     def allowed() -> bool:
         if time.monotonic() > ends or session is None:
             return False
-        holder = signed_in(keys, session)
+        holder = find_signed_in(keys, session)
         return holder is not None and holder.name == viewer.name
 
     return allowed
@@ -328,6 +328,8 @@ def certificate(
     viewer: PageViewer,
 ) -> Response:
     """The run's certificate as a file, by the API's own function and at its rate."""
-    answer = issued("run", run, CertificateQuery(format=kind), request, database, viewer)
+    answer = answer_certificate(
+        "run", run, CertificateQuery(format=kind), request, database, viewer
+    )
     answer.headers["Content-Disposition"] = f'attachment; filename="{run}.certificate.{kind}"'
     return answer

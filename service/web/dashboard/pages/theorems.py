@@ -268,7 +268,7 @@ def theorems(
         "theorems.html",
         viewer=viewer,
         wanted=wanted,
-        groups=list(_grouped(found)),
+        groups=list(_group_by_family(found)),
         count=len(found),
         total=len(entries()),
         families=FAMILIES,
@@ -277,7 +277,7 @@ def theorems(
     )
 
 
-def _grouped(found: list[TheoremEntry]) -> Iterator[tuple[Family, list[TheoremEntry]]]:
+def _group_by_family(found: list[TheoremEntry]) -> Iterator[tuple[Family, list[TheoremEntry]]]:
     for family in FAMILIES:
         of_it = [entry for entry in found if entry.family is family]
         if of_it:
@@ -307,7 +307,7 @@ def theorem(request: Request, viewer: PageViewer, bound: str) -> Response:
 
 
 @lru_cache(maxsize=64)
-def _rendered(page: str) -> Markup:
+def _render_page(page: str) -> Markup:
     return renderer().page(theory_pages()[page])
 
 
@@ -330,7 +330,7 @@ def theory_page(request: Request, viewer: PageViewer, page: str) -> Response:
         title=title_of(theory_pages()[page]),
         page=page,
         home=HOME,
-        body=_rendered(page),
+        body=_render_page(page),
         here=here,
         statuses=STATUSES,
     )

@@ -54,7 +54,7 @@ def planner(request: Request, viewer: PageViewer) -> Response:
 
 @router.get("/planner/answer")
 @expensive
-def answered(request: Request, viewer: PageViewer) -> Response:
+def show_answer(request: Request, viewer: PageViewer) -> Response:
     """The planner, with the certified answer, all schemes, and what fits: without scripts."""
     return _page(request, viewer, _form(request), certify=True)
 
@@ -144,7 +144,7 @@ def _page(
     )
     engine = engine_of(request)
     with snapshot(engine) as connection:
-        names = planner_answers.offered(connection, viewer)
+        names = planner_answers.list_budgeted_datasets(connection, viewer)
     try:
         given["answer"] = planner_answers.quick_answer(form)
         if certify:

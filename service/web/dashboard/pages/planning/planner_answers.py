@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, select
 from accounting.accountants.best_bound import BEST, best_bound
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Bound, Status
-from accounting.work_limit import attempted
+from accounting.work_limit import attempt
 from service import formatting
 from service.errors import LedgerError, UnsupportedEventError
 from service.guarantees import fit_suggestions, plan
@@ -19,7 +19,7 @@ from service.guarantees.fit_suggestions import Remedies, Wanted
 from service.guarantees.plan import Plan
 from service.identity.access import datasets_within
 from service.identity.authentication import Caller
-from service.ledger.append.admission import unbounded
+from service.ledger.append.admission import reason_unbounded
 from service.ledger.lookups import find_dataset
 from service.ledger.views import dataset_answer
 from service.schemas.plan_response import PlanAnswer
@@ -139,7 +139,7 @@ def quick_bound(form: PlannerForm) -> Bound | None:
         )
 
     for accountant, points in QUICK_TRIES:
-        if (found := attempted(points, partial(ask, accountant))) is not None:
+        if (found := attempt(points, partial(ask, accountant))) is not None:
             return found
     return None
 
@@ -157,11 +157,11 @@ def _quick(found: Bound) -> dict[str, Any]:
 def _why(form: PlannerForm) -> str:
     relation = NeighboringRelation(form.neighboring_relation)
     (event,) = form.counts().steps
-    reason = unbounded(event, relation=relation, accept=accepted_statuses(form.accept()))
-    return _hinted(reason, form) if reason else _SLOW
+    reason = reason_unbounded(event, relation=relation, accept=accepted_statuses(form.accept()))
+    return _add_hint(reason, form) if reason else _SLOW
 
 
-def _hinted(reason: str, form: PlannerForm) -> str:
+def _add_hint(reason: str, form: PlannerForm) -> str:
     """The reason, and where to accept what it says is not accepted."""
     return f"{reason} {_ACCEPTABLE}" if "not accepted" in reason and not form.derived else reason
 
@@ -177,16 +177,16 @@ def certified_answer(form: PlannerForm) -> dict[str, Any]:
     try:
         found = plan.account_plan(asked) if isinstance(asked, Plan) else plan.solve(asked)
     except UnsupportedEventError as refusal:
-        reason = _hinted(_said(refusal), form)
+        reason = _add_hint(_describe_refusal(refusal), form)
         return {**_NOTHING, "quick": False, **planner_settings(form), "reason": reason}
     solved = form
     if found.solved is not None:
         solved = form.solved(found.solved.parameter, found.solved.value)
     told = {"words": plan_words(solved, found), **planner_settings(solved)}
-    return {**_NOTHING, "quick": False, **told, **_certified(found)}
+    return {**_NOTHING, "quick": False, **told, **_certified_fields(found)}
 
 
-def _certified(found: PlanAnswer) -> dict[str, Any]:
+def _certified_fields(found: PlanAnswer) -> dict[str, Any]:
     poisson = found.poisson_would_say
     return _epsilon(found.epsilon, found.epsilon_lower) | {
         "accountant_name": _ACCOUNTANTS.get(found.accountant or "", found.accountant),
@@ -202,7 +202,7 @@ def _certified(found: PlanAnswer) -> dict[str, Any]:
         "poisson_would_say_text": None if poisson is None else formatting.plain(poisson.epsilon),
         "smaller_text": _smaller(found),
         "reason": found.reason,
-        "solved": _solved(found),
+        "solved": _solution_fields(found),
     }
 
 
@@ -219,7 +219,7 @@ def _smaller(found: PlanAnswer) -> str | None:
     )
 
 
-def _solved(found: PlanAnswer) -> dict[str, Any] | None:
+def _solution_fields(found: PlanAnswer) -> dict[str, Any] | None:
     if found.solved is None:
         return None
     parameter, value = found.solved.parameter, found.solved.value
@@ -302,11 +302,16 @@ def _quick_row(changed: PlannerForm, *, certify: bool = False) -> dict[str, Any]
     try:
         found = certified_answer(changed) if certify else quick_answer(changed)
     except LedgerError as refusal:
-        found = {**_NOTHING, "quick": True, **planner_settings(changed), "reason": _said(refusal)}
+        found = {
+            **_NOTHING,
+            "quick": True,
+            **planner_settings(changed),
+            "reason": _describe_refusal(refusal),
+        }
     return {name: found[name] for name in _OF_A_SCHEME} | {"query": changed.query()}
 
 
-def _said(refusal: LedgerError) -> str:
+def _describe_refusal(refusal: LedgerError) -> str:
     return str(refusal).partition(": ")[2] or str(refusal)
 
 
@@ -375,7 +380,7 @@ def _differences(form: PlannerForm, row: Row[Any]) -> list[str]:
     return told
 
 
-def offered(connection: Connection, viewer: Caller) -> list[str]:
+def list_budgeted_datasets(connection: Connection, viewer: Caller) -> list[str]:
     """Datasets with a budget, by name, that the viewer reaches."""
     query = _OFFERED.where(datasets_within(viewer.datasets))
     return [row.name for row in connection.execute(query)]

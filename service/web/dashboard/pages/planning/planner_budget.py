@@ -39,11 +39,11 @@ def budget_answer(form: PlannerForm) -> dict[str, Any]:
         return {"budget_snippet": None, "budget_reason": str(refusal)}
     except InvalidRequestError as refusal:
         return {"budget_snippet": None, "budget_reason": refusal.detail}
-    budget = found.model_dump(mode="json", exclude_none=True) | {"epsilon": rounded_up(found)}
+    budget = found.model_dump(mode="json", exclude_none=True) | {"epsilon": envelope_limit(found)}
     return {"budget_snippet": dataset_snippet(form, budget), "budget_reason": None}
 
 
-def rounded_up(envelope: PlanEnvelope) -> float:
+def envelope_limit(envelope: PlanEnvelope) -> float:
     """The epsilon of an envelope, in nats and rounded up, as the limit of a budget."""
     return float(up_to_places(envelope.epsilon, _PLACES))
 
@@ -99,7 +99,7 @@ def budget_change(
         own = replace(own, delta=row.budget_delta)
     found = envelope_of_plan(own)
     items = found.model_dump(mode="json", exclude_none=True)
-    limit = {"epsilon": row.budget_epsilon or rounded_up(found), "delta": found.delta}
+    limit = {"epsilon": row.budget_epsilon or envelope_limit(found), "delta": found.delta}
     whole = {"reason": sent.get("reason", "").strip(), "budget": items | limit}
     try:
         return form.dataset, DatasetChange.model_validate(whole)
