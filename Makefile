@@ -108,7 +108,7 @@ test-with-%: $(INSTALLED) .integrations/%/installed
     tests/integrations/%/constraints.txt client/pyproject.toml
 	@echo "Installing what the tests with $* need; this is done once"
 	@$(PYTHON) -m venv .integrations/$*
-	@.integrations/$*/bin/python -m pip install --quiet --disable-pip-version-check \
+	@.integrations/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	  --requirement tests/integrations/$*/requirements.txt \
 	  --constraint tests/integrations/$*/constraints.txt --editable ./client pytest
 	@touch $@
