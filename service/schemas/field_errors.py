@@ -1,5 +1,6 @@
 """Where the faults of a message lie, and what is allowed there; never what was sent."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ OPEN_TAG: Final = "(open)"
 # The fields whose `kind` says which others there are, and the names of whole messages' kinds.
 _TAGGED: Final = ("mechanism", "sampling", "repetitions", "declared", "recorded")
 _WHOLE: Final = (CLOSED_TAG, OPEN_TAG, *RECORDED_TAGS)
+_ROOTED: Final = re.compile(r"(body|query|path|header)(?![^.\[])|line \d")
+_EVENT: Final = re.compile(r"^events\[(\d+)\]")
 
 
 def location_of(parts: tuple[int | str, ...]) -> str:
@@ -28,6 +31,20 @@ def location_of(parts: tuple[int | str, ...]) -> str:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     safe = "".join(letter if letter.isprintable() else "?" for letter in text)
     return safe[:LOCATION_MAX]
+
+
+def in_request(location: str) -> str:
+    """The place in a request of what a rule beyond the schema refuses.
+
+    Args:
+        location: `query.delta` and `path.run` say where they are, and any other is in the body.
+    """
+    return location if _ROOTED.match(location) else f"body.{location}"
+
+
+def in_lines(location: str) -> str:
+    """The place, in a body of lines, of what was refused of a list of events: lines begin at 1."""
+    return _EVENT.sub(lambda found: f"line {int(found[1]) + 1}", location)
 
 
 def _message(error: ErrorDetails | Mapping[str, Any]) -> str:
