@@ -34,7 +34,10 @@ CACHING: Final = "dpledger.caching"  # of a connection's scope: how its answer m
 _DEAR: Final = "_dear"  # an endpoint's attribute
 _INTEGER: Final = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_WORDS: Final = {_INTEGER: "must be an integer, in digits", _NUMBER: "must be a number as in JSON"}
+_WORDS: Final = {
+    _INTEGER: "must be a whole number, in digits",
+    _NUMBER: "must be a number as in JSON",
+}
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
 
 
