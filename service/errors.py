@@ -167,7 +167,8 @@ def _standing(scope: Mapping[str, Any]) -> str:
             f"{scope['nearest_item']} comes nearest and needs: {scope['would_fit']}"
         )
     held = "" if reserved == 0 else f" and holds {_up(reserved)} in reserve"
-    return f"{scope['scope']} has spent {_up(scope['spent'])} of {scope['limit']:g}{held}"
+    limit = f"{scope['limit']!r}".removesuffix(".0")
+    return f"{scope['scope']} has spent {_up(scope['spent'])} of {limit}{held}"
 
 
 def _up(epsilon: float | None) -> str:
