@@ -1,7 +1,7 @@
 """Refusals, as exceptions: their text is safe to show and never repeats what was sent."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 _PLACES: Final = 4  # of epsilons in texts
@@ -33,6 +33,13 @@ class LedgerError(Exception):
         self.detail = detail
         self.extra = extra  # further members of the problem document
 
+    def relocate(self, place: Callable[[str], str]) -> None:
+        """Name the places of what is refused as their sender knows them; most refusals have none.
+
+        Args:
+            place: the sender's name of a location.
+        """
+
 
 class NotFoundError(LedgerError):
     """No such name, or none that the caller may see."""
@@ -49,15 +56,24 @@ class InvalidRequestError(LedgerError):
         super().__init__(
             f"{location}: {message}", errors=[{"location": location, "message": message}]
         )
+        self._faults: Mapping[str, str] = {location: message}
 
     @classmethod
     def of(cls, faults: Mapping[str, str]) -> "InvalidRequestError":
         """Several faults, by location, in one refusal."""
         (location, message), *_ = faults.items()
         error = cls(location, message)
-        error.detail = "; ".join(f"{where}: {what}" for where, what in faults.items())
-        error.extra = {"errors": [{"location": w, "message": m} for w, m in faults.items()]}
+        error._tell(faults)
         return error
+
+    def relocate(self, place: Callable[[str], str]) -> None:
+        """Name each place as its sender knows it."""
+        self._tell({place(where): what for where, what in self._faults.items()})
+
+    def _tell(self, faults: Mapping[str, str]) -> None:
+        self._faults = faults
+        self.detail = "; ".join(f"{where}: {what}" for where, what in faults.items())
+        self.extra = {"errors": [{"location": w, "message": m} for w, m in faults.items()]}
 
 
 class ConflictError(LedgerError):
@@ -102,7 +118,14 @@ class UnsupportedEventError(LedgerError):
     slug = "unsupported-event"
 
     def __init__(self, index: int, reason: str, *, where: str = "events") -> None:
-        super().__init__(f"{where}[{index}]: {reason}", location=f"{where}[{index}]")
+        location = f"{where}[{index}]"
+        super().__init__(f"{location}: {reason}", location=location)
+        self._reason = reason
+
+    def relocate(self, place: Callable[[str], str]) -> None:
+        """Name the event's place as its sender knows it."""
+        location = place(str(self.extra["location"]))
+        self.detail, self.extra = f"{location}: {self._reason}", {"location": location}
 
 
 class TooExpensiveError(LedgerError):
@@ -144,7 +167,8 @@ def _standing(scope: Mapping[str, Any]) -> str:
             f"{scope['nearest_item']} comes nearest and needs: {scope['would_fit']}"
         )
     held = "" if reserved == 0 else f" and holds {_up(reserved)} in reserve"
-    return f"{scope['scope']} has spent {_up(scope['spent'])} of {scope['limit']:g}{held}"
+    limit = f"{scope['limit']!r}".removesuffix(".0")
+    return f"{scope['scope']} has spent {_up(scope['spent'])} of {limit}{held}"
 
 
 def _up(epsilon: float | None) -> str:

@@ -52,8 +52,13 @@ def plain(value: float | None, digits: int = _DIGITS) -> str:
 
 
 def all_digits(value: float | None) -> str:
-    """To the last digit: a delta at which an upper bound stands beside a lower one."""
-    return plain(value, _ALL_DIGITS)
+    """To the last digit: a limit that somebody decides on, a delta that bounds are told at."""
+    if value is None or not math.isfinite(value) or value == 0:
+        return plain(value)
+    exact = _shortest(value)
+    if not SMALL <= abs(exact) < LARGE:
+        return _scientific(exact, ROUND_HALF_EVEN, _ALL_DIGITS)
+    return _told(f"{exact:,f}", whole=True)
 
 
 def _rounded(value: float | None, digits: int, rounding: str) -> str:
@@ -63,7 +68,7 @@ def _rounded(value: float | None, digits: int, rounding: str) -> str:
         return "∞" if value > 0 else "-∞"
     if value == 0:
         return "0"
-    exact = Decimal(repr(float(value)))  # the shortest text that is read back as the same number
+    exact = _shortest(value)
     if not SMALL <= abs(exact) < LARGE:
         return _scientific(exact, rounding, digits)
     # As many digits as asked for, but no more than three places of what is 1 or more, and none cut
@@ -72,6 +77,11 @@ def _rounded(value: float | None, digits: int, rounding: str) -> str:
     place = max(exact.adjusted() - digits + 1, -most)
     found = exact.quantize(Decimal(1).scaleb(min(0, place)), rounding=rounding)
     return _told(f"{found:,f}", whole=found == exact)
+
+
+def _shortest(value: float) -> Decimal:
+    """By the shortest text that is read back as the same number."""
+    return Decimal(repr(float(value)))
 
 
 def _scientific(value: Decimal, rounding: str, digits: int) -> str:

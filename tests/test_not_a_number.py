@@ -9,7 +9,6 @@ import pytest
 
 from accounting import composition, gaussian
 from accounting.binomial import window
-from accounting.events import NeighboringRelation
 from accounting.filters import integer_totals, selection, theorems
 from accounting.filters.closed_form import _gaussian_limits
 from accounting.filters.renyi import UnionFilter
@@ -19,7 +18,7 @@ from accounting.last_iterate.sampled import sampled_bound
 from accounting.last_iterate.sampled_run import SampledRun
 from accounting.renyi import allocation, conversion, orders, poisson
 from accounting.shuffling import allocation as shuffled_allocation
-from accounting.shuffling import clones, full
+from accounting.shuffling import clones
 
 NAN: Final = math.nan
 ORDERS: Final = np.array([2.0, 8.0])
@@ -32,10 +31,6 @@ STEPS: Final = {
 LOSS: Final = {"learning_rate": 0.1, "smoothness": 1.0, "convexity": 0.1}
 MUS: Final = np.array([0.5, 0.7])
 COMPOSED: Final = {"epsilon": 0.1, "delta": 1e-6, "steps": 3}
-FLOOR: Final[dict[str, Any]] = {  # a lower end of no number is 0
-    "noise_multiplier": 2.0,
-    "relation": NeighboringRelation.REPLACE_ONE,
-}
 SAMPLED: Final[dict[str, Any]] = {
     "steps": 4, "step_lipschitz": 0.9, "sensitivity": 1.0, "noise": 2.0, "rate": 0.1,
     "diameter": 1.0,
@@ -122,14 +117,6 @@ CALLS: Final[dict[str, tuple[Callable[..., object], dict[str, Any]]]] = {
         {"noise_multiplier": 2.0, "steps_per_pass": 4, "steps": 4},
     ),
     "clones": (clones.clones_epsilon, {"epsilon0": 0.1, "delta": 1e-5, "steps_per_pass": 1000}),
-    "shuffle_delta": (
-        lambda **given: full.shuffle_lower_delta(**FLOOR, **given),
-        {"epsilon": 1.0, "batches": 4, "steps": 4},
-    ),
-    "shuffle_epsilon": (
-        lambda **given: full.shuffle_lower_epsilon(**FLOOR, **given),
-        {"delta": 1e-5, "batches": 4, "steps": 4},
-    ),
     "union_filter": (
         lambda **given: selection.choose(UnionFilter.kind, epsilon=1.0, delta=1e-5, **given),
         {"orders": (2.0, 8.0)},

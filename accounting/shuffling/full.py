@@ -6,7 +6,6 @@ make neighbours harder to tell apart. docs/theory/shuffle.md has the proofs.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,19 +15,15 @@ from accounting import special
 from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status, theorem
 from accounting.pld.pairs import DensePair
-from accounting.pld.profiles import LIBRARY, NORMAL, NORMAL_SQUARED, TINY
-from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_down, rounded_up
+from accounting.pld.profiles import NORMAL, NORMAL_SQUARED, TINY
+from accounting.rounding import UNIT_ROUNDOFF, Array, rounded_up
 from accounting.work_limit import spend
 
 _U: Final = UNIT_ROUNDOFF
 CELLS: Final = 4000  # of a partition of the line; the loss inside one varies little
 SPREAD: Final = 12.0  # standard deviations beyond the largest mean that cells take in
 LOG_LEFT_OUT: Final = math.log(1e-16)  # of the largest sum's chance, below the first cell
-POINTS: Final = 257  # at which a threshold is tried, between those tried before
-ROUNDS: Final = 5  # of narrowing the threshold; each by POINTS / 2
-REACH: Final = 40.0  # standard deviations, where a tail is below 1e-300
-NOISE_MIN: Final = 1e-6  # below, floors are those of this much noise: losses of 1e12 nats
-CELL_NOISE_MIN: Final = 0.1  # the same for pairs: e^loss must stay a double
+NOISE_MIN: Final = 0.1  # below, pairs are those of this much noise: e^loss must stay a double
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +50,7 @@ def _pass_of(
     alone = relation is NeighboringRelation.ADD_OR_REMOVE_ONE and batches == 1
     null = relation is NeighboringRelation.REPLACE_SPECIAL or alone
     return _Pass(
-        sigma=max(noise_multiplier, NOISE_MIN),
+        sigma=noise_multiplier,
         share=looked_at / batches,
         rest=(batches - looked_at) / batches,
         steps=looked_at,
@@ -117,7 +112,7 @@ def largest_pair(
     Raises:
         ValueError: there are no steps, or more than batches.
     """
-    of = _pass_of(max(noise_multiplier, CELL_NOISE_MIN), batches, steps, relation)
+    of = _pass_of(max(noise_multiplier, NOISE_MIN), batches, steps, relation)
     # Phi(w/sigma)^s = e^LOG_LEFT_OUT at the first edge.
     start = -of.sigma * float(special.ndtri(-math.expm1(LOG_LEFT_OUT / of.steps)))
     edges = np.linspace(start, max(start, 2.0) + SPREAD * of.sigma, CELLS - 1)
@@ -144,124 +139,6 @@ def _cell_masses(tails: _Tails) -> tuple[Array, Array]:
         np.append(off_above, 0.0) + np.insert(off_above, 0, 0.0),
     )
     return mass, error + 4 * _U * np.abs(mass)
-
-
-# One pass by itself
-
-
-def _log_above(of: _Pass, thresholds: Array) -> Array:
-    """Log of Q's chance that the largest sum is above. Upper, also where the chance underflows."""
-    tails = _tails(of, thresholds, of.other_mean)
-    with np.errstate(divide="ignore"):
-        direct = np.log(tails.above * (1 + tails.above_error) + TINY)
-        # The chance of any is at most the sum of the chances.
-        union = np.logaddexp(
-            np.log(of.share) + special.log_ndtr((of.other_mean - thresholds) / of.sigma),
-            np.log(of.share * (of.steps - 1) + of.rest * of.steps)
-            + special.log_ndtr(-thresholds / of.sigma),
-        )
-    union_error = _log_error(np.abs(union) + math.log(of.steps / of.share))
-    return np.asarray(np.minimum(direct + _log_error(direct), union + union_error))
-
-
-def _log_error(logs: Array) -> Array:
-    # Their terms are right to a few dozen roundoffs of their size.
-    return np.asarray(128 * _U * (1 + np.abs(logs)))
-
-
-def _highest(score: Callable[[Array], Array], high: float) -> float:
-    """The highest score found at thresholds in [0, high], by ever narrower grids. Lower."""
-    best, low = -math.inf, 0.0
-    for _ in range(ROUNDS):
-        grid = np.linspace(low, high, POINTS)
-        scores = score(grid)
-        top = int(np.argmax(scores))
-        best = max(best, float(scores[top]))
-        low, high = float(grid[max(top - 1, 0)]), float(grid[min(top + 1, POINTS - 1)])
-    return best
-
-
-def shuffle_lower_delta(
-    epsilon: float,
-    *,
-    noise_multiplier: float,
-    batches: int,
-    steps: int,
-    relation: NeighboringRelation,
-) -> float:
-    """What delta at an epsilon is at least, after one shuffled pass.
-
-    delta >= P(W > C) - e^epsilon Q(W > C) for the largest sum W and every C; see largest_pair.
-
-    Args:
-        epsilon: nats, >= 0.
-        noise_multiplier: sigma, > 0; the largest of the pass.
-        batches: T, the records over batch_size, rounded up.
-        steps: s, how many of them were released, in [1, T].
-        relation: which records may differ.
-
-    Returns:
-        delta in [0, 1]. Lower.
-
-    Raises:
-        ValueError: epsilon is negative or not finite, or there are no steps or too many.
-    """
-    if not 0 <= epsilon < math.inf:
-        raise ValueError("epsilon is finite and not negative.")
-    of = _pass_of(noise_multiplier, batches, steps, relation)
-
-    def score(thresholds: Array) -> Array:
-        kept = _lower_tail(of, thresholds)
-        logs = epsilon + _log_above(of, thresholds)
-        lost = np.exp(np.minimum(logs + _log_error(logs), 1.0))
-        return np.asarray(kept - lost)
-
-    return max(0.0, rounded_down(_highest(score, 2.0 + REACH * of.sigma)))
-
-
-def _lower_tail(of: _Pass, thresholds: Array) -> Array:
-    """P's chance that the largest sum is above. Lower."""
-    tails = _tails(of, thresholds, 2.0)
-    return np.asarray(tails.above * (1 - tails.above_error) - TINY)
-
-
-def shuffle_lower_epsilon(
-    delta: float,
-    *,
-    noise_multiplier: float,
-    batches: int,
-    steps: int,
-    relation: NeighboringRelation,
-) -> float:
-    """What epsilon at a delta is at least, after one shuffled pass.
-
-    The inverse of shuffle_lower_delta: epsilon >= log((P(W > C) - delta) / Q(W > C)) for every C.
-
-    Args:
-        delta: in (0, 1).
-        noise_multiplier: sigma, > 0; the largest of the pass.
-        batches: T, the records over batch_size, rounded up.
-        steps: s, how many of them were released, in [1, T].
-        relation: which records may differ.
-
-    Returns:
-        epsilon in nats, >= 0. Lower.
-
-    Raises:
-        ValueError: delta is not in (0, 1), or there are no steps or too many.
-    """
-    if not 0 < delta < 1:
-        raise ValueError("delta lies in (0, 1).")
-    of = _pass_of(noise_multiplier, batches, steps, relation)
-
-    def score(thresholds: Array) -> Array:
-        surplus = (_lower_tail(of, thresholds) - delta) * (1 - LIBRARY)
-        gained = np.log(np.maximum(surplus, TINY))
-        gained = np.where(surplus > TINY, gained - _log_error(gained), -np.inf)
-        return np.asarray(gained - _log_above(of, thresholds))
-
-    highest = _highest(score, 2.0 + REACH * of.sigma)
-    return max(0.0, rounded_down(highest)) if math.isfinite(highest) else 0.0
 
 
 def noise_of_average(*, noise_multiplier: float, passes: int) -> float:

@@ -41,14 +41,16 @@ def settings_of(**given: Any) -> Any:
 
 def _fault_of(fault: Any, fields: Mapping[str, Any]) -> str:
     """The variable that is wrong, and what it may be."""
+    from service.schemas.field_errors import allowed
+
     name = str(fault["loc"][0])
-    allowed = str(fault["msg"]).replace("Input should be", "must be")
+    words = allowed(fault)
     limits = fields[name].metadata
     least = next((one.ge for one in limits if hasattr(one, "ge")), None)
     most = next((one.le for one in limits if hasattr(one, "le")), None)
     if least is not None and most is not None:
-        allowed = f"must be a number from {least:,} to {most:,}"
-    return f"DPLEDGER_{name.upper()}: {allowed}."
+        words = f"must be a number from {least:,} to {most:,}"
+    return f"DPLEDGER_{name.upper()}: {words}."
 
 
 def open_engine(database: str | None, *, new: bool = False) -> Any:

@@ -179,11 +179,13 @@ def _counts(given: list[str]) -> dict[str, int]:
 def _message(kind: Any, **fields: Any) -> Any:
     from pydantic import ValidationError
 
+    from service.schemas.field_errors import allowed
+
     try:
         return kind(**fields)
     except ValidationError as error:
         fault = error.errors()[0]
-        raise build_failure(f"--{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+        raise build_failure(f"--{'.'.join(map(str, fault['loc']))}: {allowed(fault)}") from None
 
 
 def _decide(database: str | None, decide: Callable[[Any], Any]) -> None:

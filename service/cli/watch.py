@@ -26,7 +26,7 @@ from service.cli.service_client import (
     exit_on_refusal,
     quote_name,
 )
-from service.formatting import lower, upper
+from service.formatting import all_digits, lower, upper
 from service.schemas.run_states import CLOSED
 
 PATIENCE_SECONDS: Final = 2.0  # between looks at a run that says nothing: its end is no entry
@@ -191,9 +191,10 @@ def budget_text(seen: WatchedRun) -> str:
     budget = seen.budget
     if budget is None:
         return "no budget"
+    limit = all_digits(budget["epsilon"])
     if budget["overdrawn"]:
-        return f"{seen.whose} budget of {budget['epsilon']:g} OVERDRAWN"
-    charged = f"charged {upper(budget['spent'])} of the {seen.whose}'s {budget['epsilon']:g}"
+        return f"{seen.whose} budget of {limit} OVERDRAWN"
+    charged = f"charged {upper(budget['spent'])} of the {seen.whose}'s {limit}"
     return f"{charged}, {lower(budget['remaining'])} left"
 
 

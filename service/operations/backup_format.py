@@ -24,6 +24,7 @@ from pydantic_core import PydanticCustomError
 from sqlalchemy import Boolean, Column, DateTime, Float, Integer, LargeBinary, String, Table
 
 from service.clock import utc
+from service.schemas.field_errors import allowed
 from service.schemas.message import Wire
 from service.storage import migrations
 from service.storage.tables import metadata
@@ -285,7 +286,7 @@ class BackupReader:
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))[:100]
-            raise self.fault(f"{place}: {first['msg']}") from None
+            raise self.fault(f"{place}: {allowed(first)}") from None
 
     def tables(self, known: Tables | None) -> Iterator[tuple[str, list[str], Iterator[Row]]]:
         """Each table: its name, its columns and its rows, which are to be read before the next.

@@ -14,6 +14,7 @@ from accounting.last_iterate.declared import (
     Stage,
 )
 from service.errors import InvalidRequestError
+from service.schemas.field_errors import allowed
 from service.schemas.message import Wire, Within
 
 _STEP_MAX: Final = 10**12
@@ -92,11 +93,7 @@ def _message(fault: Mapping[str, Any]) -> str:
     match fault["type"]:
         case "missing":
             return "must be given: it has no default"
-        case "extra_forbidden":
-            return "unknown field"
-        case "literal_error":
-            return f"must be {fault['ctx']['expected']}"
         case "float_type" | "list_type" if fault["loc"][0] == "learning_rate":
             return "must be a number or a list of stages"
         case _:
-            return str(fault["msg"])
+            return allowed(fault)

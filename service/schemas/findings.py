@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from service.schemas.field_errors import AUDIT_TAGS, FINDING_TAGS
 from service.schemas.message import Body, Sha256, Wire, Within
 from service.schemas.requests import BatchSizesVerdict, Name, SamplingStatus, Step, printable
 from service.schemas.samplings import CompleteSampling
@@ -204,16 +205,10 @@ class AuditResultFinding(Wire):
     compared: AuditComparison
 
 
-# Names that no field has, so that no location can be mistaken for them.
-FINDING_TAGS: Final = ("(sampling)", "(rank)", "(batch_sizes)")
-_AUDIT_TAGS: Final = ("(audit)", "(audit_result)")
-RECORDED_TAGS: Final = (*FINDING_TAGS, *_AUDIT_TAGS)
-
-
 def _tag(value: Any) -> str | None:
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     tag = f"({kind})" if isinstance(kind, str) else ""
-    return tag if tag in RECORDED_TAGS else None
+    return tag if tag in (*FINDING_TAGS, *AUDIT_TAGS) else None
 
 
 _Told = (
@@ -232,8 +227,8 @@ NewFinding = Annotated[
 # What a ledger document holds: audits come in by requests of their own.
 RecordedFinding = Annotated[
     _Told
-    | Annotated[AuditFinding, Tag(_AUDIT_TAGS[0])]
-    | Annotated[AuditResultFinding, Tag(_AUDIT_TAGS[1])],
+    | Annotated[AuditFinding, Tag(AUDIT_TAGS[0])]
+    | Annotated[AuditResultFinding, Tag(AUDIT_TAGS[1])],
     Discriminator(
         _tag,
         custom_error_type="no_such_kind",

@@ -13,6 +13,7 @@ from service.ledger.change_requests.messages import RequestState
 from service.ledger.incidents import Kind
 from service.ledger.open_reservations import ReservationState as ReservationState
 from service.operations.incident_inbox import IncidentState
+from service.schemas.message import Delta, Within
 from service.schemas.requests import NAME_PATTERN, Mode, PersonName, WriterName
 from service.schemas.run_states import RunStateName
 
@@ -47,20 +48,18 @@ class Parameters(BaseModel):
 class GuaranteeQuery(Parameters):
     """What is asked of a guarantee."""
 
-    delta: float | None = Field(
-        default=None, gt=0, lt=1, description="At which delta; by default that of the budget."
+    delta: Delta | None = Field(
+        default=None, description="At which delta; by default that of the budget."
     )
-    epsilon: float | None = Field(
-        default=None, ge=0, le=1e6, description="At which epsilon, in nats, to find delta instead."
+    epsilon: Annotated[float, Within(0, 1e6)] | None = Field(
+        default=None, description="At which epsilon, in nats, to find delta instead."
     )
     accountant: Literal["best", "pld", "rdp", "gdp", "odometer"] = Field(
         default="best",
         description="Which accounting method; `best` takes the smallest bound.",
     )
-    as_of: int | None = Field(
+    as_of: Annotated[int, Within(0, 2**63, ends="[)")] | None = Field(
         default=None,
-        ge=0,
-        lt=2**63,
         description="Count only the entries up to this sequence number of the dataset.",
     )
 
@@ -78,31 +77,35 @@ class RunGuaranteeQuery(GuaranteeQuery):
 class ExplanationQuery(Parameters):
     """At which delta to explain."""
 
-    delta: float | None = Field(
-        default=None, gt=0, lt=1, description="At which delta; by default that of the budget."
+    delta: Delta | None = Field(
+        default=None, description="At which delta; by default that of the budget."
     )
 
 
 class HistoryQuery(Parameters):
     """How finely, and at which delta, to tell the history."""
 
-    delta: float | None = Field(
-        default=None, gt=0, lt=1, description="At which delta; by default that of the run."
+    delta: Delta | None = Field(
+        default=None, description="At which delta; by default that of the run."
     )
-    points: int = Field(default=100, ge=1, le=1000, description="The largest number of points.")
+    points: Annotated[int, Within(1, 1000)] = Field(
+        default=100, description="The largest number of points."
+    )
 
 
 class CurveQuery(Parameters):
     """How finely to tell a curve."""
 
-    points: int = Field(default=50, ge=2, le=200, description="Number of points of a curve.")
+    points: Annotated[int, Within(2, 200)] = Field(
+        default=50, description="Number of points of a curve."
+    )
 
 
 class PageQuery(Parameters):
     """Which part of a list."""
 
-    page_size: int = Field(
-        default=100, ge=1, le=1000, description="The largest number of items on the page."
+    page_size: Annotated[int, Within(1, 1000)] = Field(
+        default=100, description="The largest number of items on the page."
     )
     page_token: str | None = Field(
         default=None,

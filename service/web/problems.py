@@ -25,7 +25,7 @@ from service.errors import BudgetExhaustedError, LedgerError, TooManyRequestsErr
 from service.ledger.append.order_advice import advise
 from service.ledger.append.write_access import LedgerState
 from service.schemas.descriptions import describe
-from service.schemas.field_errors import fault_list
+from service.schemas.field_errors import fault_list, in_request
 from service.schemas.refusals import FailingScope
 from service.schemas.run_states import RunStateName
 from service.telemetry import PROBLEM
@@ -209,6 +209,7 @@ def _document(error: LedgerError | RequestValidationError | HTTPException) -> JS
     if isinstance(error, HTTPException):
         slug = _BY_STATUS.get(error.status_code, "internal-error")
         return problem(slug, PROBLEMS[slug][1], headers=error.headers)
+    error.relocate(in_request)
     headers = {}
     if error.slug == "unavailable":
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)

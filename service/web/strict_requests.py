@@ -20,7 +20,12 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from service.errors import InvalidRequestError, UnavailableError, UnsupportedMediaTypeError
+from service.errors import (
+    InvalidRequestError,
+    MalformedBodyError,
+    UnavailableError,
+    UnsupportedMediaTypeError,
+)
 from service.identity.authentication import Caller, authenticate, list_needed_scopes
 from service.ledger.budgets.strategies import Sensitivities
 from service.schemas.correlated.strategies import steps_in
@@ -30,11 +35,15 @@ from service.web.strict_json import parse_json
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 INLINE_BYTES: Final = 16 * 1024  # read without a thread: less than a millisecond
+FIELDS_MAX: Final = 100  # of a form
 CACHING: Final = "dpledger.caching"  # of a connection's scope: how its answer may be kept
 _DEAR: Final = "_dear"  # an endpoint's attribute
 _INTEGER: Final = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_WORDS: Final = {_INTEGER: "must be an integer, in digits", _NUMBER: "must be a number as in JSON"}
+_WORDS: Final = {
+    _INTEGER: "must be a whole number, in digits",
+    _NUMBER: "must be a number as in JSON",
+}
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
 
 
@@ -150,6 +159,24 @@ async def _parse_body(body: bytes) -> Any:
     return (
         parse_json(body) if len(body) <= INLINE_BYTES else await run_in_threadpool(parse_json, body)
     )
+
+
+def form_fields(text: str) -> dict[str, str]:
+    """The fields of a form, each of them once: of a body, or of an address that a field carries.
+
+    Raises:
+        MalformedBodyError: they cannot be read, one is there twice, or one has a NUL character.
+    """
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
+    except ValueError:  # bytes that are no text too
+        raise MalformedBodyError("body: not a form") from None
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise MalformedBodyError("body: a field is there twice")
+    if any("\0" in name + value for name, value in pairs):  # PostgreSQL's driver refuses it
+        raise MalformedBodyError("body: a field has a NUL character")
+    return fields
 
 
 @dataclass(frozen=True, slots=True)

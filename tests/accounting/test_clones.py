@@ -21,7 +21,8 @@ from accounting.shuffling.clones import (
     clones_gaussian_epsilon,
     clones_pair,
 )
-from accounting.shuffling.full import largest_pair, shuffle_lower_epsilon
+from accounting.shuffling.full import largest_pair
+from tests.accounting.shuffle_floors import shuffle_lower_epsilon
 
 DELTA = 1e-5
 PROPERTY = settings(deadline=None, max_examples=25)

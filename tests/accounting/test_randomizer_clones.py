@@ -30,7 +30,7 @@ from accounting.literature.shuffled_responses import (
 )
 from accounting.rounding import Array
 from accounting.shuffling.clones import clones_epsilon
-from accounting.shuffling.full import shuffle_lower_epsilon
+from tests.accounting.shuffle_floors import shuffle_lower_epsilon
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "golden" / "documents_models.json").read_text(encoding="utf-8")

@@ -22,9 +22,8 @@ from accounting.shuffling.full import (
     largest_pair,
     noise_of_average,
     shuffle_add_remove_mu,
-    shuffle_lower_delta,
-    shuffle_lower_epsilon,
 )
+from tests.accounting.shuffle_floors import shuffle_lower_delta, shuffle_lower_epsilon
 
 SPECIAL, ONE, SIZE = (
     NeighboringRelation.REPLACE_SPECIAL,

@@ -273,12 +273,15 @@ RUNS: dict[str, tuple[str, Json]] = {
     "assumptions too big": ("body.assumptions.a", run("other", assumptions={"a": 10**400})),
     "assumptions too long": ("body.assumptions.a", run("other", assumptions={"a": MARK * 40})),
     "assumptions with a bad name": ("body.assumptions", run("other", assumptions={"a b": True})),
-    "plan with a gap": ("plan[1].first_step", run("other", plan=[event(0, 5), event(6, 1)])),
-    "plan that goes back": ("plan[1].first_step", run("other", plan=[event(0, 5), event(4, 1)])),
-    "plan that begins late": ("plan[0].first_step", run("other", plan=[event(1, 5)])),
+    "plan with a gap": ("body.plan[1].first_step", run("other", plan=[event(0, 5), event(6, 1)])),
+    "plan that goes back": (
+        "body.plan[1].first_step",
+        run("other", plan=[event(0, 5), event(4, 1)]),
+    ),
+    "plan that begins late": ("body.plan[0].first_step", run("other", plan=[event(1, 5)])),
     "plan too long": ("body.plan", run("other", plan=[event(0, 1)] * 1001)),
     "plan beyond the dataset": (
-        "plan[0].sampling.batch_size",
+        "body.plan[0].sampling.batch_size",
         run("other", plan=[event(0, 1, sampling=cyclic(batch_size=7654321))]),
     ),
 }
@@ -291,7 +294,7 @@ def wrong_messages() -> Iterator[Hostile]:
             name=name,
             path=EVENTS,
             body=json.dumps(sampled(sampling)).encode(),
-            cause=f"events[0].sampling{place}",
+            cause=f"body.events[0].sampling{place}",
         )
     for name, (cause, message) in RUNS.items():
         yield Hostile(name=name, path="/v1/runs", body=json.dumps(message).encode(), cause=cause)
@@ -299,7 +302,7 @@ def wrong_messages() -> Iterator[Hostile]:
     yield Hostile(name="1001 events", path=EVENTS, body=many, cause="body.events")
     gap = json.dumps(PLAN | {"events": [event(0, 5), event(6, 1)]}).encode()
     yield Hostile(
-        name="/v1/plan with a gap", path="/v1/plan", body=gap, cause="events[1].first_step"
+        name="/v1/plan with a gap", path="/v1/plan", body=gap, cause="body.events[1].first_step"
     )
 
 

@@ -119,7 +119,7 @@ def lines() -> Iterator[Hostile]:
         "10,001 lines": ("\n".join([LINE] * 10_001), "from 1 to 10000 lines", 422),
         "an event that does not fit": (
             f"{LINE}\n" + json.dumps(event(15, 1, sampling=cyclic(batch_size=7654321))),
-            "events[1].sampling.batch_size",
+            "line 2.sampling.batch_size",
             422,
         ),
     }

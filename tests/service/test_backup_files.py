@@ -101,7 +101,7 @@ def without_revision(lines: list[bytes]) -> list[bytes]:
 
 MALFORMED: dict[str, tuple[Change, str]] = {
     "no object": (lambda lines: [b"[1]\n", *lines[1:]], "line 1: this is no backup"),
-    "no schema": (without_revision, "line 1: schema_revision: Field required"),
+    "no schema": (without_revision, "line 1: schema_revision: must be given"),
     "a word more": (of_header(more=1), "line 1: more: "),
     "a number for a name": (of_header(ledger_id=5), "line 1: ledger_id: "),
     "another database": (of_header(database="mysql"), "line 1: database: "),
@@ -111,7 +111,7 @@ MALFORMED: dict[str, tuple[Change, str]] = {
     "no table": (lambda lines: lines[:1], "line 2: the table .* is missing"),
     "a table that has no name": (heading({"table": 5, "columns": ["a"]}), "table: "),
     "columns that are a number": (heading({"table": "api_keys", "columns": 5}), "columns: "),
-    "no columns": (heading({"table": "api_keys"}), "line 2: columns: Field required"),
+    "no columns": (heading({"table": "api_keys"}), "line 2: columns: must be given"),
     "a column that is a number": (heading({"table": "api_keys", "columns": [1]}), "columns.0: "),
     "a column twice": (heading({"table": "api_keys", "columns": ["id", "id"]}), "must differ"),
     "other columns": (heading({"table": "api_keys", "columns": ["id"]}), "not that of its version"),

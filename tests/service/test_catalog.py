@@ -108,7 +108,7 @@ def test_a_plan_that_does_not_fit_the_dataset_registers_nothing(api: httpx.Clien
     too_big = event(0, 1, sampling={"kind": "fixed_size", "batch_size": 101})
     answer = api.post("/v1/runs", json=run(plan=[event(0, 1), too_big | {"first_step": 1}]))
     assert slug(answer) == (422, "invalid-request")
-    assert answer.json()["errors"][0]["location"] == "plan[1].sampling.batch_size"
+    assert answer.json()["errors"][0]["location"] == "body.plan[1].sampling.batch_size"
     assert api.get("/v1/runs/run").status_code == 404
 
 

@@ -1,5 +1,6 @@
 """Filters over HTTP: chosen with a budget, told with it, and as generous as they say."""
 
+import json
 from typing import Any
 
 import httpx
@@ -189,7 +190,10 @@ def test_what_a_filter_cannot_count_is_refused_and_if_told_is_beyond_every_limit
     step = event(0, 1, mechanism=mechanism, sampling=sampling)
     refused = append(api, step, mode="charge")
     assert (refused.status_code, refused.json()["type"]) == (422, "/problems/unsupported-event")
-    assert refused.json()["location"] == "events[0]"
+    assert refused.json()["location"] == "body.events[0]"
+    lines = {"content-type": "application/x-ndjson"}
+    told = api.post("/v1/runs/run/events?mode=charge", content=json.dumps(step), headers=lines)
+    assert (told.json()["location"], told.json()["detail"][:8]) == ("line 1", "line 1: ")
     assert state(api)["overdrawn"] is False
     assert append(api, step).json()["verdict"] == "overdraft"
     found = state(api)

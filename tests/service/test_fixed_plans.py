@@ -141,7 +141,7 @@ def test_a_plan_that_a_filter_cannot_count_is_named(api: httpx.Client) -> None:
     answer = planned_run(api, plan=[PLAN[0] | {"sampling": FULL, "steps": 1},
                                     {"mechanism": box, "sampling": FULL, "steps": 1}],
                          budget=WIDE)  # fmt: skip
-    assert (answer.status_code, answer.json()["location"]) == (422, "plan[1]")
+    assert (answer.status_code, answer.json()["location"]) == (422, "body.plan[1]")
     none = [{"mechanism": {"kind": "none"}, "sampling": FULL, "steps": 1}]
     assert only_scope(planned_run(api, plan=none))["requested"] is None
 

@@ -29,7 +29,10 @@ from service.formatting import (
     up,
     words,
 )
+from service.guarantees.statements.statement_text import budget_remarks
 from service.schemas.plan_response import PlanEnvelope
+from service.schemas.responses import BudgetAnswer
+from service.web.dashboard.pages.act_sentences import act_sentence
 from service.web.dashboard.pages.planning.planner_budget import envelope_limit
 
 POSITIVE = st.floats(min_value=0, max_value=1e300, allow_nan=False)
@@ -192,20 +195,34 @@ def test_an_envelope_of_the_planner_is_not_below_what_is_certified() -> None:
     assert envelope_limit(plan) == 0.1235
 
 
-def test_only_settings_are_told_to_the_nearest_digit() -> None:
-    """A limit is what was set; a delta stands beside bounds, and after "≤" stands a bound."""
+def test_no_limit_and_no_delta_is_told_to_the_nearest_digit() -> None:
+    """A limit is decided on, a delta stands beside bounds, and after "≤" stands a bound."""
     folder = Path(formatting.__file__).parent / "web" / "dashboard" / "templates"
-    # Limits, the history of them (`one`), and the field of a form (`delta`).
-    settings = {"budget.delta", "run.budget.delta", "report.budget.delta", "one.delta", "delta"}
     texts = {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.html")}
-    deltas = {
-        (name, told)
-        for name, text in texts.items()
-        for told in re.findall(r"([\w.]*delta) \| plain", text)
-    }
-    assert {told for _, told in deltas} == settings
-    assert {name for name, told in deltas if told == "one.delta"} == {"dataset.html"}
-    assert {name for name, told in deltas if told == "delta"} == {"compare.html"}
+    told = [re.findall(r"[\w.]*(?:epsilon|delta) \| plain", text) for text in texts.values()]
+    assert [one for found in told for one in found] == []
     bounds = [re.findall(r"≤ \{\{[^}]*\}\}", text) for text in texts.values()]
     assert sum(map(len, bounds)) > 3
     assert [one for found in bounds for one in found if "| plain" in one] == []
+
+
+@given(st.floats(1e-300, 1e6) | st.floats(1e-12, 1.0))
+def test_a_limit_is_told_to_the_last_digit(value: float) -> None:
+    assert float(all_digits(value).replace(",", "")) == value
+
+
+def test_a_limit_that_a_person_decides_on_is_not_rounded() -> None:
+    assert [all_digits(one) for one in (3.0, 8.0004, 1234.50049, 1e-5, 1.00004e-5)] == [
+        "3", "8.0004", "1,234.50049", "1e-5", "1.00004e-5",
+    ]  # fmt: skip
+    assert (all_digits(None), all_digits(math.inf), all_digits(0.0)) == ("—", "∞", "0")
+    budget = BudgetAnswer.model_construct(
+        epsilon=8.0000004, delta=1.00004e-5, spent=1.0, share=0.1, overdrawn=False
+    )
+    (told,) = budget_remarks(budget, "dataset")
+    assert "budget of epsilon 8.0000004 at delta 1.00004e-5" in told.text
+    given = {"budget_epsilon": 8.00004, "budget_delta": 1.00004e-5, "frozen": False, "revision": 1}
+    sentence = act_sentence("settings", given)
+    assert sentence == "Limit ε 8.00004 at δ = 1.00004e-5 from the beginning."
+    scope = {"scope": "dataset:data", "spent": 8.0, "reserved": 0, "limit": 8.0000004}
+    assert "has spent 8 of 8.0000004." in BudgetExhaustedError([scope], 0).detail

@@ -110,7 +110,7 @@ def test_an_assumption_that_is_missing_is_named_and_nothing_is_registered(
     answer = api.post("/v1/runs", json=run(**hiding(assumptions=left)))
     assert answer.status_code == 422
     assert answer.json()["errors"] == [
-        {"location": f"assumptions.{field}", "message": "must be given: it has no default"}
+        {"location": f"body.assumptions.{field}", "message": "must be given: it has no default"}
     ]
     assert api.get("/v1/runs/run").status_code == 404
 
@@ -119,7 +119,9 @@ def test_every_missing_assumption_is_named_at_once(api: httpx.Client) -> None:
     api.post("/v1/datasets", json=dataset(**SMALL))
     answer = api.post("/v1/runs", json=run(**hiding(assumptions={})))
     assert answer.status_code == 422
-    named = {fault["location"].removeprefix("assumptions.") for fault in answer.json()["errors"]}
+    named = {
+        fault["location"].removeprefix("body.assumptions.") for fault in answer.json()["errors"]
+    }
     assert named == set(ASSUMPTIONS)
 
 
@@ -145,7 +147,7 @@ def test_an_impossible_assumption_is_refused_by_name(
     api.post("/v1/datasets", json=dataset(**SMALL))
     answer = api.post("/v1/runs", json=run(**hiding(assumptions=ASSUMPTIONS | given)))
     assert answer.status_code == 422
-    assert [fault["location"] for fault in answer.json()["errors"]] == [location]
+    assert [fault["location"] for fault in answer.json()["errors"]] == [f"body.{location}"]
     assert api.get("/v1/runs/run").status_code == 404
 
 

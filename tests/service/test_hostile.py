@@ -1,5 +1,6 @@
 """Hostile requests: each is refused with its cause, echoes nothing and writes nothing."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,7 @@ REQUESTS = [*all_bodies(), *all_requests()]
 BY_PLACE: dict[str, list[Hostile]] = defaultdict(list)
 for one in REQUESTS:
     BY_PLACE[f"{one.method} {one.path.partition('?')[0]}"].append(one)
+ROOTED = re.compile(r"(body|query|path|header|line \d+)(?![^.\[])")  # where in a request
 Target = tuple[httpx.Client, Engine, Any]
 
 
@@ -53,6 +55,7 @@ def faults(answer: httpx.Response, hostile: Hostile) -> list[str]:
         "type": problem["type"] == f"/problems/{hostile.slug}",
         "title": bool(problem["title"]),
         "cause": hostile.cause in problem["detail"],
+        "places": all(ROOTED.match(one["location"]) for one in problem.get("errors", ())),
         "size": len(answer.content) < 10_000,
         "request id": bool(answer.headers.get("x-request-id")),
         "no echo": MARK not in text and NUMBER not in text,

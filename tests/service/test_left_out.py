@@ -29,7 +29,7 @@ def test_a_number_that_the_other_fields_contradict_is_refused(api: httpx.Client)
     answer = append(api, wrong, mode="record")
     assert answer.status_code == 422
     (error,) = answer.json()["errors"]
-    assert error["location"] == "events[0].sampling.left_out"
+    assert error["location"] == "body.events[0].sampling.left_out"
     assert error["message"] == (
         "must be 600 for this dataset: of 60000 records, 99 steps of 600 leave 600 out"
     )

@@ -153,7 +153,7 @@ def test_a_plan_may_name_its_accountant(api: httpx.Client, accountant: str) -> N
         (
             {"epsilon": 1.0, "solve_for": RATE},
             [event(0, 5, sampling=without(TRUNCATED, RATE))],
-            "events[0].sampling", "needs a dataset_size",
+            "body.events[0].sampling", "needs a dataset_size",
         ),
         (
             {"epsilon": 1.0, "solve_for": NOISE},
@@ -174,7 +174,7 @@ def test_a_plan_may_name_its_accountant(api: httpx.Client, accountant: str) -> N
         (
             {"epsilon": 1.0, "solve_for": NOISE},
             [event(0, 5, mechanism=ANY_NOISE), event(0, 10**4, mechanism=GAUSSIAN | {NOISE: 0.5})],
-            "events[1].first_step", "must be 5",
+            "body.events[1].first_step", "must be 5",
         ),
         (
             {"epsilon": 1e-3, "solve_for": NOISE},
@@ -213,7 +213,7 @@ def test_an_event_without_a_bound_is_named(api: httpx.Client) -> None:
     events = [event(0, 5, mechanism=ANY_NOISE), shuffled]
     answer = ask(api, *events, solve_for=NOISE, epsilon=1.0, dataset_size=60000)
     assert answer.json()["type"] == "/problems/unsupported-event"
-    assert answer.json()["location"] == "events[1]"
+    assert answer.json()["location"] == "body.events[1]"
 
 
 def test_a_plan_that_takes_too_long_is_refused_by_name(api: httpx.Client) -> None:

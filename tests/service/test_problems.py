@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine
 
 from service import telemetry
-from service.errors import LedgerError, UnavailableError
+from service.errors import InvalidRequestError, LedgerError, UnavailableError
 from service.identity.keys import Role, create_key
 from service.ledger import lookups
 from service.schemas import field_errors
@@ -177,3 +177,26 @@ def test_a_client_that_leaves_before_it_has_said_what_to_record_is_no_failure(
             connection.sendall(request("POST", "/v1/runs/run/events", headers, b"{"))
         assert httpx.get(f"{address}/healthz").status_code == 200
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("location", "whole"),
+    [
+        ("events[3].steps", "body.events[3].steps"),
+        ("release", "body.release"),
+        ("body.delta", "body.delta"),
+        ("body", "body"),
+        ("bodyguard", "body.bodyguard"),
+        ("query.delta", "query.delta"),
+        ("queries[0]", "body.queries[0]"),
+        ("path.run", "path.run"),
+        ("header.last-event-id", "header.last-event-id"),
+        ("line 4.steps", "line 4.steps"),
+    ],
+)
+def test_a_place_begins_with_the_part_of_the_request(location: str, whole: str) -> None:
+    error = InvalidRequestError(location, "must be 5")
+    answer = problems.problem_answer(error)
+    told = json.loads(bytes(answer.body))
+    assert told["errors"] == [{"location": whole, "message": "must be 5"}]
+    assert told["detail"] == f"{whole}: must be 5"

@@ -329,7 +329,7 @@ def test_a_plan_without_a_bound_names_the_event(api: httpx.Client, unaccountable
     answer = plan(api, MNIST, after, dataset_size=60000, neighboring_relation=relation)
     assert answer.status_code == 422
     assert answer.json()["type"] == "/problems/unsupported-event"
-    assert answer.json()["location"] == "events[1]"
+    assert answer.json()["location"] == "body.events[1]"
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_a_plan_asks_for_the_dataset_size_where_it_is_needed(
 ) -> None:
     answer = plan(api, event(0, 1, sampling=sampling))
     assert answer.status_code == 422
-    assert answer.json()["errors"][0]["location"] == "events[0].sampling"
+    assert answer.json()["errors"][0]["location"] == "body.events[0].sampling"
     assert plan(api, event(0, 1, sampling=sampling), dataset_size=60000).status_code == 200
 
 

@@ -153,7 +153,7 @@ def test_a_size_of_the_dataset_that_is_needed_is_asked_for(
     assert answer.status_code == 422
     (fault,) = answer.json()["errors"]
     assert fault == {
-        "location": "events[0].sampling", "message": "this sampling needs a dataset_size",
+        "location": "body.events[0].sampling", "message": "this sampling needs a dataset_size",
     }  # fmt: skip
 
 
@@ -216,10 +216,10 @@ def test_a_weight_below_the_even_one_is_refused_where_the_dataset_is_known(
     before = dump(engine)
     light = event(0, 1, sampling=WEIGHTED | {"max_weight": 0.99 / SIZE})
     for answer, place in (
-        (append(api, light), "events[0].sampling.max_weight"),
-        (append(api, light, mode="charge"), "events[0].sampling.max_weight"),
-        (plan(api, light), "events[0].sampling.max_weight"),
-        (api.post("/v1/runs", json=run("other", plan=[light])), "plan[0].sampling.max_weight"),
+        (append(api, light), "body.events[0].sampling.max_weight"),
+        (append(api, light, mode="charge"), "body.events[0].sampling.max_weight"),
+        (plan(api, light), "body.events[0].sampling.max_weight"),
+        (api.post("/v1/runs", json=run("other", plan=[light])), "body.plan[0].sampling.max_weight"),
     ):
         assert answer.status_code == 422
         (fault,) = answer.json()["errors"]

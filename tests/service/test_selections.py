@@ -274,7 +274,7 @@ def test_a_plan_of_hidden_iterates_takes_no_sweep(api: httpx.Client) -> None:
     asked = plan(selection(), dataset_size=60000, neighboring_relation="replace_special")
     refused = api.post("/v1/plan", json=asked | HIDDEN)
     (fault,) = refused.json()["errors"]
-    assert fault["location"] == "release"
+    assert fault["location"] == "body.release"
     assert "every step adds Gaussian noise" in fault["message"]
 
 

@@ -1,9 +1,11 @@
 """Datasets in which a record of their parent has several rows."""
 
+from itertools import product
 from typing import Any
 from uuid import uuid4
 
 import httpx
+import numpy as np
 import pytest
 
 from accounting.events import (
@@ -22,9 +24,18 @@ from accounting.events import (
     Unknown,
     Zcdp,
 )
+from accounting.rounding import Array, rounded_down
 from service.ledger.budgets.lineage import UNBOUNDED, RowsPerParent, view_event
 from tests.service.samples import append, dataset, event, run
 from tests.service.test_dataset_page import page, words
+from tests.service.test_lineage_exact import (
+    CHECKED,
+    Law,
+    density,
+    divergence,
+    fixed_size,
+    proved,
+)
 
 ADD, ONE, NULL = NeighboringRelation
 NOISY = Gaussian(noise_multiplier=8.0)
@@ -76,6 +87,37 @@ def test_rows_that_displace_others_count_twice_each_and_only_where_rows_join_or_
             assert seen(NOISY, sampling, relation) == UNBOUNDED
     tight = FixedSize(batch_size=7, dataset_size=10)
     assert seen(NOISY, tight, ADD) == UNBOUNDED
+
+
+def of_records(law: Law, sigma: float) -> Array:
+    """The largest divergence at each order checked, of a record with one or two rows and none."""
+    found = np.zeros(len(CHECKED))
+    for others in ((1.0, 1.0, 1.0), (-1.0, -1.0, -1.0), (1.0, -1.0, 0.0)):
+        for rows in (*product((-1.0, 0.0, 1.0), repeat=2), (1.0,), (-1.0,)):
+            p, q = (density(law(data), sigma, Gaussian) for data in ((*others, *rows), others))
+            for pair in ((p, q), (q, p)):
+                found = np.maximum(found, [divergence(*pair, order) for order in CHECKED])
+    return found
+
+
+@pytest.mark.parametrize("sigma", [0.8, 2.0])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_parent_sees_batches_of_a_fixed_size_as_full_batches(batch: int, sigma: float) -> None:
+    rows = RowsPerParent(exactly_one=False, most=2)
+    mechanism = Gaussian(noise_multiplier=sigma)
+    drawn = Event(mechanism=mechanism, sampling=FixedSize(batch_size=batch, dataset_size=4))
+    event = view_event(drawn, relation=ADD, rows=rows)
+    assert event == full(rounded_down(sigma / (2 * batch)))
+    found = of_records(fixed_size(batch), sigma)
+    assert np.all(found <= proved(event, ADD) * (1 + 1e-8))
+    assert np.all(found > 0)
+
+
+def test_a_full_batch_at_as_many_norm_bounds_as_rows_would_be_too_little() -> None:
+    """Three of three others are drawn, or of three and a record's two rows."""
+    found = of_records(fixed_size(3), 0.8)
+    assert np.any(found > 1.2 * proved(full(0.8 / 2), ADD))
+    assert np.all(found <= proved(full(0.8 / 4), ADD))
 
 
 def test_what_is_not_proved_has_no_bound() -> None:

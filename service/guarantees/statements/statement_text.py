@@ -14,6 +14,7 @@ from accounting.events import NeighboringRelation
 from service.formatting import (
     NARROW,
     NO_BOUND,
+    all_digits,
     bound_reason,
     charged_of,
     four_digits_up,
@@ -260,7 +261,8 @@ def budget_remarks(budget: BudgetAnswer | None, whose: str) -> list[Remark]:
     """How the budget stands that limits what is spent: a run's own, or its dataset's."""
     if budget is None:
         return [Remark("No budget is set: nothing limits what may be charged.", "warn")]
-    limit = f"the {whose}'s budget of epsilon {budget.epsilon:g} at delta {_small(budget.delta)}"
+    epsilon = all_digits(budget.epsilon)
+    limit = f"the {whose}'s budget of epsilon {epsilon} at delta {_small(budget.delta)}"
     if budget.overdrawn or budget.spent is None:
         return [Remark(f"What is charged exceeds {limit}. Nothing more is admitted.", "bad")]
     return [

@@ -91,7 +91,7 @@ def _view_event(event: Event, relation: NeighboringRelation, most: int) -> Event
 
 
 def _of_several(event: Event, relation: NeighboringRelation, most: int) -> Event:
-    """The event for a record with up to so many rows: docs/theory/units.md, Proposition 3."""
+    """The event for a record with up to so many rows: docs/theory/units.md, "A parent's budget"."""
     mechanism, sampling = event.mechanism, event.sampling
     grows = relation is NeighboringRelation.ADD_OR_REMOVE_ONE
     match mechanism, sampling:

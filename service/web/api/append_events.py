@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from service import trace_context
-from service.errors import InvalidRequestError, UnsupportedMediaTypeError
+from service.errors import InvalidRequestError, LedgerError, UnsupportedMediaTypeError
 from service.identity.authentication import authenticate
 from service.identity.keys import Role
 from service.ledger.append.append import Append, prepare
@@ -28,6 +28,7 @@ from service.ledger.append.rdp_reading import DeferredGuarantee, read_reply
 from service.ledger.budgets.strategies import Sensitivities
 from service.schemas.correlated.steps import MatrixGaussianMechanism
 from service.schemas.event_codec import MAIN
+from service.schemas.field_errors import in_lines
 from service.schemas.requests import (
     LINES_MAX,
     NAME_PATTERN,
@@ -88,7 +89,12 @@ async def append_events(request: Request) -> Response:
         append = read_append(run, query, kind, body, known, caller.name)
     else:
         append = await run_in_threadpool(read_append, run, query, kind, body, known, caller.name)
-    status, content = await record(state, append)
+    try:
+        status, content = await record(state, append)
+    except LedgerError as error:
+        if kind == NDJSON:
+            error.relocate(in_lines)
+        raise
     return Response(content, status, media_type=JSON)
 
 

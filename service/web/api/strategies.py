@@ -21,6 +21,7 @@ from service.schemas.correlated.steps import (
     to_min_separation,
 )
 from service.schemas.correlated.strategies import NewStrategy, found_sensitivity, read_strategy
+from service.schemas.message import Within
 from service.storage.engine import snapshot
 from service.web.parameters import Database, Parameters, repeated
 from service.web.routers import api_router
@@ -30,19 +31,18 @@ router = api_router("/v1/strategies", tag="strategies")
 DigestPath = Annotated[
     str, Path(pattern=DIGEST_PATTERN, description="What names the strategy: sha256: and 64 digits.")
 ]
+_Count = Annotated[int, Within(1, PASS_MAX)]
 
 
 class SensitivityQuery(Parameters):
     """In which steps of a pass a record may take part."""
 
-    steps_per_pass: int = Field(ge=1, le=PASS_MAX, description="Steps of the pass.")
-    min_separation: int = Field(
-        ge=1, le=PASS_MAX, description="Two steps of a record are at least so many apart."
-    )
-    participations: int | None = Field(
-        default=None, ge=1, le=PASS_MAX,
+    steps_per_pass: _Count = Field(description="Steps of the pass.")
+    min_separation: _Count = Field(description="Two steps of a record are at least so many apart.")
+    participations: _Count | None = Field(
+        default=None,
         description="Steps of a record, at most; by default ceil(steps_per_pass / min_separation).",
-    )  # fmt: skip
+    )
 
 
 _Asked = Annotated[SensitivityQuery, Query()]

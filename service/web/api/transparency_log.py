@@ -8,6 +8,7 @@ from pydantic import Field
 from service.identity.authentication import Admin, Viewer
 from service.ledger import views
 from service.ledger.views import LogAnswer
+from service.schemas.message import Within
 from service.storage.engine import snapshot, transaction
 from service.transparency import proofs, recovery
 from service.transparency.checkpoints import Part, SignedCheckpoint
@@ -20,9 +21,11 @@ from service.web.parameters import Database, DatasetName, Parameters
 from service.web.routers import api_router
 
 router = api_router("/v1", tag="log")
+_Count = Annotated[int, Within(0, COUNT_MAX)]
+_Sequence = Annotated[int, Within(1, COUNT_MAX)]
 Size = Annotated[
-    int | None,
-    Field(ge=0, le=COUNT_MAX, description="Size of the log in leaves; by default the present one."),
+    _Count | None,
+    Field(description="Size of the log in leaves; by default the present one."),
 ]
 _SEQUENCE: Final = "Sequence number of the entry; give this or `position`."
 _POSITION: Final = "Position of the leaf in the log, from 0; give this or `sequence`."
@@ -32,15 +35,15 @@ _FIRST: Final = "The smaller size of the log, in leaves."
 class InclusionQuery(Parameters):
     """Which leaf, and in the log of which size; the present one by default."""
 
-    sequence: Annotated[int | None, Field(ge=1, le=COUNT_MAX, description=_SEQUENCE)] = None
-    position: Annotated[int | None, Field(ge=0, le=COUNT_MAX, description=_POSITION)] = None
+    sequence: Annotated[_Sequence | None, Field(description=_SEQUENCE)] = None
+    position: Annotated[_Count | None, Field(description=_POSITION)] = None
     size: Size = None
 
 
 class ConsistencyQuery(Parameters):
     """The log of which size begins with that of which other one."""
 
-    first: Annotated[int, Field(ge=0, le=COUNT_MAX, description=_FIRST)]
+    first: Annotated[_Count, Field(description=_FIRST)]
     second: Size = None
 
 

@@ -1,6 +1,6 @@
 """Say what terms mean and what to do about an incident, in a few words."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,6 +8,7 @@ from accounting.events import NeighboringRelation
 from accounting.guarantees import Assumption, Status
 from service.formatting import (
     NO_BOUND,
+    all_digits,
     charged_of,
     down,
     many,
@@ -317,7 +318,8 @@ _EPSILONS: Final = {
 }
 _PLACES: Final = {name: place for place, name in enumerate(_PHRASES)}
 _LOWER: Final = frozenset({"remaining", "epsilon_at_least", "restated"})
-_EXACT: Final = frozenset({"delta", "limit", "order", "level", "p_value"})
+_EXACT: Final = frozenset({"delta", "limit"})
+_NO_BOUNDS: Final = frozenset({"order", "level", "p_value"})
 _INFINITE: Final = frozenset(
     {"spent", "reserved", "requested", "restated", "certified", "share", "share_requested"}
 )
@@ -387,8 +389,15 @@ def _told_value(name: str, value: Any) -> str:
     if name in _SHARES:  # rounded as on the page of the dataset
         return percent_up(value)
     if isinstance(value, float):
-        return plain(value) if name in _EXACT else down(value) if name in _LOWER else up(value)
+        return _number_of(name)(value)
     return f"{value:,}" if isinstance(value, int) else str(value).replace("_", " ")
+
+
+def _number_of(name: str) -> Callable[[float], str]:
+    """How a number of an incident is written."""
+    if name in _EXACT:
+        return all_digits
+    return plain if name in _NO_BOUNDS else down if name in _LOWER else up
 
 
 def _list(texts: Sequence[str]) -> str:

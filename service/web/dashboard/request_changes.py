@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, select
 
 from service.errors import LedgerError
-from service.formatting import count, many, plain, words
+from service.formatting import all_digits, count, many, plain, words
 from service.guarantees.noise_schedule import event_words
 from service.identity.access import datasets_within
 from service.identity.authentication import Caller
@@ -137,7 +137,7 @@ def _settings(connection: Connection, request: ChangeRequestAnswer) -> Row[Any] 
 
 
 def _number(value: float | None) -> str:
-    return NONE_BEFORE if value is None else str(plain(value))
+    return NONE_BEFORE if value is None else all_digits(value)
 
 
 def _truth(value: bool) -> str:

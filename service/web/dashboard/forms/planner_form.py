@@ -13,6 +13,7 @@ from accounting.event_counts import EventCounts, count_events
 from service.errors import InvalidRequestError
 from service.guarantees.plan import Plan, Target
 from service.schemas.event_codec import spans_of
+from service.schemas.field_errors import allowed
 from service.schemas.requests import valid_name
 from service.schemas.samplings import fitting_lengths
 from service.web.dashboard.forms.planner_noise import (
@@ -230,7 +231,7 @@ class PlannerForm:
                 return Plan.model_validate(body)
             return Target.model_validate(body | {"epsilon": self.epsilon, "solve_for": self.find})
         except ValidationError as fault:
-            told = {_place(error["loc"]): str(error["msg"]) for error in fault.errors()}
+            told = {_place(error["loc"]): allowed(error) for error in fault.errors()}
             raise InvalidRequestError.of({f"query.{k}": text for k, text in told.items()}) from None
 
     def counts(self) -> EventCounts:

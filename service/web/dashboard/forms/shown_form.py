@@ -18,19 +18,10 @@ _RANGE: Final = re.compile(
     r"must lie in (?P<opens>[\[(])(?P<low>[^,\s]+), (?P<high>[^,\s]+)(?P<closes>[\])])"
 )
 # What the schemas say for programs, and the same for a person.
-_WORDS: Final = tuple(
-    (re.compile(form), words)
-    for form, words in (
-        (r"^(String|List) should have at least 1 (character|item).*", "must not be empty"),
-        (r"^(String|List) should ", "must "),
-        (r"^Input should be ", "must be "),
-        (r"^Field required$", "is needed"),
-        (
-            re.escape("must match [a-z0-9][a-z0-9._-]{0,62}"),
-            "must have small letters, digits, . _ and - alone, begin with a letter or a digit, "
-            "and have at most 63 of them",
-        ),
-    )
+_NAME: Final = "must match [a-z0-9][a-z0-9._-]{0,62}"
+_NAME_IN_WORDS: Final = (
+    "must have small letters, digits, . _ and - alone, begin with a letter or a digit, "
+    "and have at most 63 of them"
 )
 MessageModel = TypeVar("MessageModel", bound=BaseModel)
 
@@ -108,9 +99,7 @@ def _sentence(fault: Mapping[str, str], *, alone: bool) -> str:
 
 def plain_words(message: str) -> str:
     """What is allowed in a field, as a person says it."""
-    for form, words in _WORDS:
-        message = form.sub(words, message)
-    return _RANGE.sub(_range, message)
+    return _RANGE.sub(_range, message.replace(_NAME, _NAME_IN_WORDS))
 
 
 def _range(found: re.Match[str]) -> str:

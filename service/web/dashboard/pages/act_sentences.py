@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from service.formatting import count, many, moment, plain, upper, words
+from service.formatting import all_digits, count, many, moment, upper, words
 
 _Content = Mapping[str, Any]
 
@@ -126,7 +126,8 @@ def _overdraft(content: _Content) -> str:
     kind, _, name = detail["scope"].partition(":")
     after = f" by run {content['run']}" if content["run"] else ""
     gone = f"ε {upper(detail['spent'])}" if detail["spent"] is not None else "more than any number"
-    return f"The limit of the {kind} {name} is exceeded{after}: {gone} of {plain(detail['limit'])}."
+    limit = all_digits(detail["limit"])
+    return f"The limit of the {kind} {name} is exceeded{after}: {gone} of {limit}."
 
 
 def _reconciled(content: _Content) -> str:
@@ -164,7 +165,7 @@ def _restored(content: _Content) -> str:
 
 def _run(content: _Content) -> str:
     limit = content["budget_epsilon"]
-    own = f", with a budget of ε {plain(limit)} of its own" if limit is not None else ""
+    own = f", with a budget of ε {all_digits(limit)} of its own" if limit is not None else ""
     return f"{content['name']} was registered{own}."
 
 
@@ -179,7 +180,9 @@ def _run_end_reason(content: _Content) -> str:
 
 def _settings(content: _Content) -> str:
     epsilon, delta = content["budget_epsilon"], content["budget_delta"]
-    limit = "No limit" if epsilon is None else f"Limit ε {plain(epsilon)} at δ = {plain(delta)}"
+    limit = "No limit"
+    if epsilon is not None:
+        limit = f"Limit ε {all_digits(epsilon)} at δ = {all_digits(delta)}"
     frozen = ", frozen" if content["frozen"] else ""
     begun = content["revision"] == 1
     return f"{limit}{frozen}{' from the beginning.' if begun else _because(content)}"

@@ -21,6 +21,7 @@ from service.identity.access import runs_within
 from service.identity.authentication import Caller
 from service.ledger import lookups, views
 from service.ledger.budgets.budget import delta_of
+from service.schemas.message import Delta
 from service.schemas.requests import valid_name
 from service.schemas.responses import RunAnswer, RunGuarantee
 from service.storage.engine import snapshot
@@ -40,7 +41,7 @@ COMPARED_POINTS: Final = 24  # of each curve
 LISTED: Final = 12  # runs that are offered where none were chosen
 _DELTA: Final = 1e-5  # where no run and no dataset has one
 
-_Delta = Annotated[float | None, Query(gt=0, lt=1)]
+_Delta = Annotated[Delta | None, Query()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ def curves(
     database: Database,
     viewer: PageViewer,
     asked: Annotated[list[str], Query(alias="runs", max_length=50)],
-    delta: Annotated[float, Query(gt=0, lt=1)],
+    delta: Annotated[Delta, Query()],
 ) -> Response:
     """Epsilon by step of some runs, each alone: a part of the page."""
     names = list(dict.fromkeys(asked))[:COMPARED_RUNS_MAX]

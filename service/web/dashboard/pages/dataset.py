@@ -28,6 +28,7 @@ from service.ledger.change_requests.messages import ChangeRequestAnswer, NewChan
 from service.ledger.dataset_settings import SettingsAnswer
 from service.operations.forecast import outlook_of
 from service.operations.incident_inbox import read_handled
+from service.schemas.message import Delta
 from service.schemas.requests import STEPS_MAX, AtMostRows, DatasetChange
 from service.schemas.responses import DatasetAnswer
 from service.storage.engine import snapshot
@@ -54,7 +55,7 @@ RESERVATIONS: Final = 20
 SETTINGS: Final = 1000  # revisions that are read
 BATCH: Final = 256  # of a usual training
 _NOISES: Final = (("little", 0.8), ("usual", 1.1), ("much", 2.0))
-_Delta = Annotated[float, Query(gt=0, lt=1)]
+_Delta = Annotated[Delta, Query()]
 
 
 @router.get("/datasets/{dataset}")

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
-from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
@@ -11,7 +10,7 @@ from pydantic import Field, ValidationError
 from sqlalchemy import Connection, Engine, Row, Select, case, or_, select
 
 from service.clock import now
-from service.errors import InvalidRequestError
+from service.errors import InvalidRequestError, MalformedBodyError
 from service.formatting import words
 from service.identity.authentication import Caller
 from service.identity.keys import Role
@@ -39,7 +38,7 @@ from service.web.dashboard.listing import Listed
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageTrainerOrApprover, PageViewer, PostedForm
 from service.web.parameters import Database, IncidentId
-from service.web.strict_requests import expensive
+from service.web.strict_requests import expensive, form_fields
 
 AnyIncident = TypeVar("AnyIncident", bound=IncidentAnswer)
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -168,8 +167,8 @@ def add_note(
 def _read_inbox(form: Mapping[str, str]) -> _Inbox:
     """The list that the form stood in; the plain one where the form does not say."""
     try:
-        return _Inbox.model_validate(dict(parse_qsl(form.get("back", ""))))
-    except ValidationError:
+        return _Inbox.model_validate(form_fields(form.get("back", "")))
+    except (MalformedBodyError, ValidationError):
         return _Inbox()
 
 

@@ -345,7 +345,7 @@ def fits_answer(connection: Connection, form: PlannerForm, viewer: Caller) -> di
         "has_budget": stands.budget is not None,
         "fits": found.fits,
         "remaining_text": formatting.down(stands.remaining),
-        "limit_text": formatting.plain(stands.budget.epsilon if stands.budget else None),
+        "limit_text": formatting.all_digits(stands.budget.epsilon if stands.budget else None),
         "remedies": [] if found.fits else _remedies(found),
         "differs": _differences(form, row),
         "steps_text": formatting.count(own.steps),
