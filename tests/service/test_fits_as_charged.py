@@ -163,3 +163,29 @@ def test_a_run_there_is_not_has_no_place(api: httpx.Client) -> None:
     setup(api)
     assert api.post("/v1/runs", json=run("other")).status_code == 201
     assert ask(api, step(0, 1), run="none").status_code == 404
+
+
+@pytest.mark.parametrize("noise", [6.0, 60.0])
+@pytest.mark.parametrize("taken", [9, 10])
+def test_a_step_beside_a_plan_is_held_by_the_filter_in_an_open_pass_too(
+    api: httpx.Client, taken: int, noise: float
+) -> None:
+    """It adds nothing to the sums: these were within the plan, and the filter never held them."""
+    order: Json = SHUFFLE | {"batch_size": 15_000, "steps_per_pass": 4}
+    planned: Json = {"mechanism": {"kind": "gaussian", "noise_multiplier": 6.0}, "sampling": order}
+    given: Json = {"neighboring_relation": "replace_special", "accept": ["published", "derived"]}
+    made = dataset(**given, budget={"epsilon": 30.0, "delta": DELTA})
+    assert api.post("/v1/datasets", json=made).status_code == 201
+    own: Json = {"epsilon": 2.5, "delta": DELTA, "orders": [1.5]}
+    plan = [planned | {"steps": 10}]
+    assert planned_run(api, plan=plan, budget=own).status_code == 201
+    assert charge(api, planned | {"first_step": 0, "steps": taken}).status_code == 201
+    quieter: Json = {"kind": "gaussian", "noise_multiplier": noise}
+    kept = 10 - taken if noise == 6.0 else 0
+    further = event(taken, 1 + kept, mechanism=quieter, sampling=order)
+    assert fits(api, further) == kept
+    refusal = charge(api, further)
+    assert refusal.status_code == 409
+    assert refusal.json()["admissible_steps"] == kept
+    state = api.get("/v1/runs/run").json()
+    assert (state["on_plan"], state["budget"]["overdrawn"]) == (True, False)
