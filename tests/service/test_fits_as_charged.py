@@ -189,3 +189,35 @@ def test_a_step_beside_a_plan_is_held_by_the_filter_in_an_open_pass_too(
     assert refusal.json()["admissible_steps"] == kept
     state = api.get("/v1/runs/run").json()
     assert (state["on_plan"], state["budget"]["overdrawn"]) == (True, False)
+
+
+FALLING: list[Json] = [
+    {"mechanism": {"kind": "gaussian", "noise_multiplier": noise}, "sampling": SHUFFLE, "steps": 3}
+    for noise in (60.0, 40.0)
+]
+
+
+def test_a_plan_whose_noise_falls_inside_a_pass_makes_no_envelope(api: httpx.Client) -> None:
+    """The second pass begins with more noise than it has, so that no item holds it."""
+    given: Json = {"neighboring_relation": "replace_special", "dataset_size": 60_000}
+    asked = given | {"events": FALLING, "delta": DELTA, "as_envelope": True}
+    refusal = api.post("/v1/plan", json=asked)
+    assert refusal.status_code == 422, refusal.text
+    assert "falls" in refusal.json()["errors"][0]["message"]
+    even = [FALLING[0] | {"steps": 4}, FALLING[1] | {"steps": 2}]
+    assert api.post("/v1/plan", json=asked | {"events": even}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("steps", "limit", "kind"), [(3, 0.14, "fixed_order_renyi"), (4, 0.12, "envelope")]
+)
+def test_a_budget_is_an_envelope_of_a_plan_that_it_holds(
+    api: httpx.Client, steps: int, limit: float, kind: str
+) -> None:
+    plan = [FALLING[0] | {"steps": steps}, FALLING[1] | {"first_step": steps, "steps": 6 - steps}]
+    budget: Json = {"epsilon": limit, "delta": DELTA}
+    given: Json = {"neighboring_relation": "replace_special", "for": {"events": plan}}
+    setup(api, dataset_given=given | {"budget": budget})
+    assert api.get("/v1/datasets/data").json()["budget"]["filter"]["kind"] == kind
+    taken = charge(api, plan[0] | {"first_step": 0}, plan[1]).status_code
+    assert taken == (201 if kind == "envelope" else 409)
