@@ -3,11 +3,10 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pydantic import Field
-from sqlalchemy import Connection, Row, bindparam, select
+from sqlalchemy import Connection, Row
 
 from accounting import calibration
 from accounting.events import (
@@ -15,7 +14,6 @@ from accounting.events import (
     Gaussian,
     Laplace,
     MatrixGaussian,
-    NeighboringRelation,
     Poisson,
     Span,
     TruncatedPoisson,
@@ -24,23 +22,20 @@ from accounting.events import (
 from accounting.work_limit import attempt, remaining_points
 from service.errors import BudgetExhaustedError, NotFoundError
 from service.ledger.append.admission import (
-    BudgetCheck,
     PositionedSpan,
     admissible_steps,
-    count_reserved,
-    require_budget,
+    first_steps,
+    is_finite_everywhere,
 )
-from service.ledger.append.state_rows import run_tally, tally_of
-from service.ledger.budgets.accumulator import BudgetDelta
-from service.ledger.budgets.budget import dataset_scope, run_scope
-from service.ledger.budgets.lineage import as_seen_by_ancestor, rows_of
-from service.ledger.lookups import find_dataset, find_run
-from service.schemas.event_codec import spans_of
+from service.ledger.append.branch_end import BranchEnd
+from service.ledger.append.state import Branch
+from service.ledger.append.unit_of_work import DatasetCache
+from service.ledger.lookups import find_dataset
+from service.schemas.event_codec import MAIN, spans_of
 from service.schemas.message import PROBABILITY_MIN, Body
 from service.schemas.refusals import FailingScope
 from service.schemas.requests import EVENTS_MAX, Name, PlannedEvent
 from service.schemas.responses import Answer
-from service.storage.tables import datasets, lineage
 from service.work_limit import bounded
 
 TOLERANCE: Final = 1e-6  # relative, of a value from one that does not fit
@@ -55,19 +50,13 @@ REASON_FAR: Final = "No change of this kind makes it fit."
 REASON_LONG: Final = "It would take too much work to find."
 REASON_UNASKED: Final = "The request did not ask for it."
 
-_ANCESTORS: Final = (
-    select(datasets, lineage.c.exactly_one, lineage.c.most_rows)
-    .join(lineage, lineage.c.ancestor_id == datasets.c.id)
-    .where(lineage.c.dataset_id == bindparam("dataset"))
-    .order_by(datasets.c.id)
-)
-
 
 class Wanted(Body):
-    """Steps that may be asked for, beginning a pass of their own."""
+    """Steps that may be asked for: the next of a run's branch, or the first of a new run."""
 
     events: list[PlannedEvent] = Field(min_length=1, max_length=EVENTS_MAX)
     run: Name | None = None  # of the dataset; its own budget has to hold them, too
+    branch: Name = MAIN  # of the run
     remedies: bool = True  # whether more noise and a lower rate are looked for
 
 
@@ -108,27 +97,30 @@ class Remedies(Answer):
 def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
     """What would make steps fit in a dataset's budget, and in those of all it was made from.
 
-    A run that is named has its own budget looked at, too, unless its plan holds that.
+    Of a run that is named, they are what would be charged next: its own budget is looked at, too,
+    what its branch holds in reserve is used up, and what corrections have shifted counts.
 
     Raises:
-        NotFoundError: there is no such dataset, or it has no such run.
+        NotFoundError: there is no such dataset, or it has no such run, or that no such branch.
         InvalidRequestError: the events do not follow one another, or do not fit the dataset.
+        UnsupportedEventError: what is within every budget cannot be accounted.
         TooExpensiveError: to tell whether they fit would take too much work.
     """
     dataset = find_dataset(connection, name)
     spans = spans_of(wanted.events, dataset_size=dataset.dataset_size, first_step=0)
-    scopes = _scopes(connection, dataset) + _own_scope(connection, dataset, wanted.run)
+    end = _end(connection, dataset, wanted.run, wanted.branch)
     failing: list[dict[str, Any]] = []
     steps = 0
     with bounded("Whether the steps fit", points=SUGGESTION_POINTS_MAX):
         try:
-            parts = _position_spans(spans)
-            require_budget(scopes, parts, _change_of(parts), _change_of)
+            _require(end, parts := _position_spans(end, spans))
         except BudgetExhaustedError as refusal:
             failing = refusal.failing_scopes
-            steps = cast(int, refusal.extra["admissible_steps"])
+            steps = refusal.admissible_steps
+            if steps:  # they are within every budget; see that they can be accounted
+                _require(end, first_steps(parts, steps))
         known = REASON_FITS if not failing else None if wanted.remedies else REASON_UNASKED
-        noise, rate = _noise(scopes, spans, known), _rate(scopes, spans, known)
+        noise, rate = _noise(end, spans, known), _rate(end, spans, known)
     return Remedies(
         dataset=dataset.name,
         sequence=dataset.head_sequence,
@@ -156,38 +148,19 @@ def admissible(
     Raises:
         TooExpensiveError: to tell would take too much work.
     """
-    scopes = _scopes(connection, dataset)
+    end = _end(connection, dataset)
+    scopes = end.scopes([])
     if not scopes:
         return None
     with bounded("What would fit"):
-        each = [_position_spans([one]) for one in trainings]
-        return [admissible_steps(scopes, parts, _change_of(parts), _change_of) for parts in each]
+        return [
+            admissible_steps(scopes, parts, end.change_of(parts), end.change_of)
+            for parts in (_position_spans(end, [one]) for one in trainings)
+        ]
 
 
-def _scopes(connection: Connection, dataset: Row[Any]) -> list[BudgetCheck]:
-    """The budgets that steps on a dataset are held against."""
-    relation = NeighboringRelation(dataset.neighboring_relation)
-    above = connection.execute(_ANCESTORS, {"dataset": dataset.id}).all()
-    found = [(dataset, None)] + [
-        (row, partial(as_seen_by_ancestor, relation=relation, rows=rows_of(row))) for row in above
-    ]
-    scopes = [(dataset_scope(row, tally_of(connection, row)), view) for row, view in found]
-    return [BudgetCheck(scope=scope, view=view) for scope, view in scopes if scope is not None]
-
-
-def _own_scope(connection: Connection, dataset: Row[Any], name: str | None) -> list[BudgetCheck]:
-    """A run's own budget, as its filter holds it; none without one, or while its plan holds it."""
-    if name is None:
-        return []
-    run = find_run(connection, name)
-    if run.dataset_id != dataset.id:
-        raise NotFoundError("There is no such run.")
-    scope = None if run.on_plan else run_scope(run, run_tally(connection, dataset, run))
-    return [] if scope is None else [BudgetCheck(scope=scope, view=None)]
-
-
-def _position_spans(spans: Sequence[Span]) -> list[PositionedSpan]:
-    placed, first_step = [], 0
+def _position_spans(end: BranchEnd, spans: Sequence[Span]) -> list[PositionedSpan]:
+    placed, first_step = [], end.branch.next_step
     for index, span in enumerate(spans):
         placed.append(
             PositionedSpan(first_step=first_step, event=span.event, steps=span.steps, index=index)
@@ -196,11 +169,41 @@ def _position_spans(spans: Sequence[Span]) -> list[PositionedSpan]:
     return placed
 
 
-def _change_of(parts: Sequence[PositionedSpan]) -> BudgetDelta:
-    return BudgetDelta(recorded=count_reserved(None, [part.span() for part in parts]))
+def _require(end: BranchEnd, parts: Sequence[PositionedSpan]) -> None:
+    """Refuse what a charge would; of steps beyond a budget it is said how many fit.
+
+    Raises:
+        BudgetExhaustedError: the steps are beyond a budget.
+        UnsupportedEventError: they are not, and cannot be accounted.
+    """
+    end.require_room(parts, end.change_of(parts))
+    end.require_accounted(parts)
 
 
-def _noise(scopes: Sequence[BudgetCheck], spans: Sequence[Span], known: str | None) -> Noise:
+def _end(
+    connection: Connection, dataset: Row[Any], run: str | None = None, branch: str = MAIN
+) -> BranchEnd:
+    """Where steps would be charged, as the writer reads it.
+
+    Raises:
+        NotFoundError: the dataset has no such run, or that no such branch.
+    """
+    cache = DatasetCache(locks=False)
+    if run is None:
+        cache.lock(connection, {dataset.id})
+        return BranchEnd(cache.state(dataset.id), None, _new_branch())
+    work = cache.open(connection, [(run, branch)])
+    state, found = work.run(run)
+    if state.id != dataset.id:
+        raise NotFoundError("There is no such run.")
+    return BranchEnd(state, found, work.branch(found, branch))
+
+
+def _new_branch() -> Branch:
+    return Branch(id=0, name=MAIN, from_step=0, next_step=0, open_pass=None, reservations=[])
+
+
+def _noise(end: BranchEnd, spans: Sequence[Span], known: str | None) -> Noise:
     if known is None and not any(
         isinstance(s.event.mechanism, Gaussian | Laplace | MatrixGaussian) for s in spans
     ):
@@ -212,18 +215,18 @@ def _noise(scopes: Sequence[BudgetCheck], spans: Sequence[Span], known: str | No
     def louder(factor: float) -> list[Span]:
         return calibration.louder(spans, value=least * factor)
 
-    factor, reason = _least_factor(scopes, louder)
+    factor, reason = _least_factor(end, louder)
     value = None if factor is None else calibration.least_noise(louder(factor))
     return Noise(noise_multiplier=value, reason=reason)
 
 
-def _rate(scopes: Sequence[BudgetCheck], spans: Sequence[Span], known: str | None) -> Rate:
+def _rate(end: BranchEnd, spans: Sequence[Span], known: str | None) -> Rate:
     none = Rate(sampling_probability=None, batch_size=None, reason=known)
     if known is None and all(_rarer(span, 2.0) == span for span in spans):
         known = REASON_NO_RATE
     if known is not None:
         return none.model_copy(update={"reason": known})
-    factor, reason = _least_factor(scopes, lambda f: [_rarer(span, f) for span in spans])
+    factor, reason = _least_factor(end, lambda f: [_rarer(span, f) for span in spans])
     if factor is None:
         return none.model_copy(update={"reason": reason})
     samplings = [_rarer(span, factor).event.sampling for span in spans]
@@ -248,13 +251,16 @@ def _rarer(span: Span, factor: float) -> Span:
 
 
 def _least_factor(
-    scopes: Sequence[BudgetCheck], spans_at: Callable[[float], list[Span]]
+    end: BranchEnd, spans_at: Callable[[float], list[Span]]
 ) -> tuple[float | None, str | None]:
     """(the least factor that was seen to fit, why there is none)."""
 
     def fits(factor: float) -> bool:
-        move = BudgetDelta(recorded=count_reserved(None, spans_at(factor)))
-        return all(held.scope.admits(held.sums(move)) for held in scopes)
+        parts = _position_spans(end, spans_at(factor))
+        scopes = end.scopes(parts)
+        return end.admits(parts) and all(
+            is_finite_everywhere(one.event, end.state, scopes) for one in parts
+        )
 
     try:
         factor = attempt(min(SEARCH_POINTS, remaining_points()), lambda: _bisect_factor(fits))

@@ -94,11 +94,26 @@ def update(connection: Connection, table: Table, key: str, columns: Columns, row
 
 
 def select(
-    connection: Connection, table: Table, key: str, columns: Columns, keys: Iterable[Any]
+    connection: Connection,
+    table: Table,
+    key: str,
+    columns: Columns,
+    keys: Iterable[Any],
+    *,
+    lock: bool = True,
 ) -> list[Any]:
-    """The columns of the rows with these keys, in the order of the keys, locked until the end."""
+    """The columns of the rows with these keys, in the order of the keys, locked until the end.
+
+    Args:
+        connection: in a transaction.
+        table: whose rows.
+        key: the column that names them.
+        columns: what is read.
+        keys: of the rows.
+        lock: whether the rows are locked; what is read in a snapshot is not.
+    """
     cursor = connection.connection.cursor()
-    statement = _select(connection.dialect.name, table, key, columns)
+    statement = _select(connection.dialect.name, table, key, columns, lock)
     if connection.dialect.name == "postgresql":
         cursor.execute(statement, (list(keys),))
         return list(cursor.fetchall())
@@ -209,8 +224,9 @@ def _update(form: str, table: Table, key: str, columns: Columns, adds: bool = Fa
 
 
 @lru_cache
-def _select(dialect: str, table: Table, key: str, columns: Columns) -> str:
+def _select(dialect: str, table: Table, key: str, columns: Columns, lock: bool) -> str:
     names = ", ".join(columns)
     if dialect != "postgresql":
         return f"SELECT {names} FROM {table.name} WHERE {key} = ?"  # noqa: S608
-    return f"SELECT {names} FROM {table.name} WHERE {key} = ANY(%s) ORDER BY {key} FOR UPDATE"  # noqa: S608
+    statement = f"SELECT {names} FROM {table.name} WHERE {key} = ANY(%s) ORDER BY {key}"  # noqa: S608
+    return f"{statement} FOR UPDATE" if lock else statement

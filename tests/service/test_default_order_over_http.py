@@ -123,6 +123,26 @@ def test_a_refusal_names_the_order_that_does_not_suit_and_one_that_does(api: htt
     assert "`orders`" in detail
 
 
+def test_the_order_that_is_named_is_that_of_passes_and_holds_so_many_steps(
+    api: httpx.Client,
+) -> None:
+    step = event(0, 10**6, mechanism={"kind": "gaussian", "noise_multiplier": 20.0})
+    step["sampling"] = {"kind": "cyclic", "batch_size": 20_000, "steps_per_pass": 3}
+    for name, order in (("scans", 64.0), ("better", 7.5)):
+        body = asked(3.0) | {"name": name, "neighboring_relation": "replace_special"}
+        body["budget"]["orders"] = [order]
+        assert api.post("/v1/datasets", json=body).status_code == 201
+        api.post("/v1/runs", json=run(name, dataset=name))
+    refusal = append(api, step, run="scans", mode="charge").json()
+    assert refusal["admissible_steps"] == 105
+    assert (
+        "of such steps it holds 105 in all, and at order 7.5 it would hold 537."
+        in (refusal["detail"])
+    )
+    refusal = append(api, step, run="better", mode="charge").json()
+    assert refusal["admissible_steps"] == 537
+
+
 def test_a_refusal_says_nothing_of_an_order_that_suits(api: httpx.Client) -> None:
     created(api, 1.0, **{"for": {"events": [FULL]}})
     api.post("/v1/runs", json=run(dataset="scans"))

@@ -112,20 +112,27 @@ class DatasetCalls:
         return Explanation(self._transport.get(path, delta=delta))
 
     def remedies(
-        self, dataset: str, events: Sequence[Mapping[str, object]], *, run: str | None = None
+        self,
+        dataset: str,
+        events: Sequence[Mapping[str, object]],
+        *,
+        run: str | None = None,
+        branch: str = "main",
     ) -> Remedies:
         """Whether steps would fit in a dataset's budget now, and what to change if not.
 
         Args:
             dataset: its name.
             events: the steps, each made by `event(...)`. Nothing is recorded.
-            run: that would take them; its own budget counts, too.
+            run: that would take them next; its own budget counts, too.
+            branch: of the run.
 
         Raises:
             UnsupportedEvent: no accepted theorem bounds an event.
         """
         path = path_of("datasets", dataset, "/explain")
-        return Remedies(self._transport.post(path, {"events": list(events), "run": run}))
+        body = {"events": list(events), "run": run, "branch": branch}
+        return Remedies(self._transport.post(path, body))
 
 
 def _rows(given: RowsPerParent | int | None) -> object:

@@ -241,7 +241,8 @@ class _Question:
         return True
 
     def _fit(self, dataset: Mapping[str, Any], run: Mapping[str, Any]) -> BudgetFit:
-        body = {"events": self._events, "run": self._run.name, "remedies": False}
+        place = {"run": self._run.name, "branch": self._run.branch}
+        body = {"events": self._events, "remedies": False, **place}
         answer = self._transport.post(f"{self._path}/explain", body, retries=1)
         budget, admitted = dataset["budget"] or {}, answer["fewer_steps"]["value"] or 0
         if answer["fits"]:

@@ -198,12 +198,15 @@ class BudgetCheck:
 
 
 def scopes_of(
-    state: DatasetState, run: RunState, *, with_run: bool = True
+    state: DatasetState, run: RunState | None, *, with_run: bool = True
 ) -> Sequence[BudgetCheck]:
-    """The budgets an operation is held against: its dataset's, its own, and its ancestors'."""
+    """The budgets an operation is held against: its dataset's, its own, and its ancestors'.
+
+    Of a run that there is not yet, and has no budget, those of the others.
+    """
     if state.scopes is None:
         state.scopes = tuple(_shared_scopes(state))
-    if run.scope is None or not with_run:
+    if run is None or run.scope is None or not with_run:
         return state.scopes
     return (*state.scopes, BudgetCheck(scope=run.scope, view=_of_run))
 
@@ -292,6 +295,8 @@ def require_budget(
     parts: Sequence[PositionedSpan],
     move: BudgetDelta,
     change_of: ChangeOf,
+    *,
+    kept: int = 0,
 ) -> None:
     """Refuse what does not fit in every budget.
 
@@ -300,6 +305,7 @@ def require_budget(
         parts: the steps that are asked for.
         move: what they change.
         change_of: what fewer of them would change; asked for a refusal alone.
+        kept: leading steps that fit because a plan has them, whatever the budgets say.
 
     Raises:
         BudgetExhaustedError: names each scope that fails, and how many leading steps would fit.
@@ -316,7 +322,7 @@ def require_budget(
             ],
             parts[0].event,
         )
-        fits = admissible_steps(scopes, parts, move, change_of)
+        fits = max(kept, admissible_steps(scopes, parts, move, change_of))
         held, sums = failing[0]
         raise BudgetExhaustedError(details, fits, uses, held.scope.shares_asked(sums))
 

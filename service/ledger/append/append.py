@@ -23,12 +23,10 @@ from service.ledger.append.admission import (
     PositionedSpan,
     compute_append_effect,
     is_finite_everywhere,
-    require_bounds,
-    require_budget,
     require_unfrozen,
     scopes_of,
 )
-from service.ledger.append.fresh_noise import require_fresh_noise
+from service.ledger.append.branch_end import BranchEnd
 from service.ledger.append.rdp_reading import reading
 from service.ledger.append.state import (
     Branch,
@@ -44,7 +42,7 @@ from service.ledger.incidents import DetailValue, Incident, Kind
 from service.ledger.log.leaves import Act
 from service.ledger.log.row_records import APPENDS
 from service.ledger.lookups import dataset_of, find_run
-from service.schemas.event_codec import MAIN, event_of, to_event
+from service.schemas.event_codec import event_of, to_event
 from service.schemas.requests import EventMessage
 from service.schemas.run_states import CLOSED
 from service.storage.tables import distinct_events, entries
@@ -170,28 +168,23 @@ def _take(
     moment: datetime,
 ) -> str:
     """Hold fresh steps against the budgets and count them; the verdict."""
-    on_plan = bool(run.on_plan) and follows(run, branch, fresh)
-    scopes = scopes_of(state, run, with_run=not on_plan)
+    end = BranchEnd(state, run, branch)
+    scopes = end.scopes(fresh)
     if asked.mode == "charge":
         if run.state in CLOSED:
             raise RunFinishedError("The run was closed; record steps that ran after its end.")
         require_unfrozen(state)
     gone = compute_append_effect(branch, fresh, run.shifts)
     state.require_prices(run, gone.move)
-
-    def change_of(parts: Sequence[PositionedSpan]) -> BudgetDelta:
-        return compute_append_effect(branch, parts, run.shifts).move
-
     if asked.mode == "charge":
-        require_bounds(fresh, state, scopes)
-        require_fresh_noise(fresh, change_of)
+        end.require_accounted(fresh)
         try:
-            require_budget(scopes, fresh, gone.move, change_of)
+            end.require_room(fresh, gone.move)
         except BudgetExhaustedError as refusal:
             work.refused(state, run, refusal)
             raise
     verdict = _verdict(state, scopes, fresh, gone)
-    if run.on_plan and not on_plan:
+    if run.on_plan and not end.keeps_plan(fresh):
         run.leave_plan()
         state.notes.runs[run.id] = run
     _count(state, run, branch, fresh, gone, asked, verdict, moment)
@@ -303,20 +296,6 @@ def _incident(state: DatasetState, run: RunState, kind: Kind, **detail: DetailVa
         sequence=state.head,
         detail={"dataset": state.name, "run": run.name, **detail},
     )
-
-
-def follows(run: RunState, branch: Branch, parts: Sequence[PositionedSpan]) -> bool:
-    """Whether steps are those that the run's plan has at their place."""
-    if branch.name != MAIN or run.plan is None:
-        return False
-    begin = 0
-    for span in run.plan:
-        end = begin + span.steps
-        for part in parts:
-            if part.first_step < end and begin < part.end and part.event != span.event:
-                return False
-        begin = end
-    return parts[-1].end <= begin
 
 
 def _position_spans(events: Sequence[EventMessage], dataset_size: int) -> list[PositionedSpan]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from accounting.event_counts import EventCounts
-from accounting.events import Event, NeighboringRelation
+from accounting.event_counts import count_events, pass_length
+from accounting.events import Event, NeighboringRelation, Span
 from accounting.filters import RenyiFilter, default_order, order_for
 from accounting.filters.integer_totals import LOSS_BITS
 from accounting.guarantees import Status
@@ -31,10 +31,13 @@ class OrderUse:
     event: Event
 
     def steps_at(self, order: float) -> int:
-        """How many such steps the budget holds at an order while nothing is spent. Lower."""
+        """How many such steps the budget holds at an order while nothing is spent. Lower.
+
+        Of a loader that counts passes, those of whole passes.
+        """
         held = RenyiFilter(order=order, epsilon=self.filter.epsilon, delta=self.filter.delta)
         cost = held.cost(self.event, relation=self.relation, accept=self.accept)
-        return held.admissible(held.zero(), cost)
+        return held.admissible(held.zero(), cost) * (pass_length(self.event) or 1)
 
 
 def advise(refusal: BudgetExhaustedError) -> None:
@@ -55,7 +58,7 @@ def order_advice(use: OrderUse) -> str | None:
     """Return in words which order would hold more of a step; None where none holds much more."""
     budget = use.filter
     better = order_for(
-        EventCounts(steps={use.event: 1}),
+        count_events([[Span(event=use.event, steps=1)]]),
         relation=use.relation,
         epsilon=budget.epsilon,
         delta=budget.delta,

@@ -83,8 +83,12 @@ BranchPlace = tuple[str, str]  # a run and one of its branches
 class DatasetCache:
     """The states that a process keeps between transactions. One thread at a time uses it."""
 
-    def __init__(self, *, bytes_max: int = CACHE_BYTES) -> None:
-        """An empty cache; of what it keeps `bytes_max` may be used between transactions."""
+    def __init__(self, *, bytes_max: int = CACHE_BYTES, locks: bool = True) -> None:
+        """An empty cache; of what it keeps `bytes_max` may be used between transactions.
+
+        Without locks it is for one snapshot, and nothing of it may be changed.
+        """
+        self._locks = locks
         self.sparing = Sparing()
         self._bytes_max = bytes_max
         self._states: OrderedDict[int, DatasetState] = OrderedDict()  # used longest ago first
@@ -131,7 +135,7 @@ class DatasetCache:
         if unknown:
             found = connection.execute(_ANCESTORS, {"ids": unknown})
             above |= {row.ancestor_id for row in found}
-        locked = bulk.select(connection, datasets, "id", _LOCKED, ids | above)
+        locked = bulk.select(connection, datasets, "id", _LOCKED, ids | above, lock=self._locks)
         stale = [one for one, version, *_ in locked if not self._holds(one, version)]
         if stale:
             found = connection.execute(_ANCESTORS, {"ids": stale})

@@ -114,8 +114,13 @@ class EnforcedBudget:
         return self.accumulator.reading(self.accumulator.sums().spent).share
 
     def admits(self, sums: Totals) -> bool:
-        """Whether the sums are within the budget, or no more than they were: admitted before."""
-        return self.holds(sums) or not _more(sums.held, self.accumulator.sums().held)
+        """Whether the sums are within the budget, or no more than they were: admitted before.
+
+        What a plan has admitted, the filter behind it has not.
+        """
+        if self.holds(sums):
+            return True
+        return self.planned is None and not _more(sums.held, self.accumulator.sums().held)
 
     def holds(self, sums: Totals) -> bool:
         """Whether the sums are within the budget."""

@@ -7,7 +7,7 @@ from collections import Counter
 from accounting.accountants.envelope_bound import epsilon_of
 from accounting.event_counts import EventCounts
 from accounting.events import Event, NeighboringRelation
-from accounting.filters import EnvelopeItem
+from accounting.filters import EnvelopeFilter, EnvelopeItem
 from accounting.filters.envelope import ITEMS_MAX
 from accounting.guarantees import Status
 from service.errors import InvalidRequestError
@@ -17,6 +17,10 @@ from service.schemas.requests import EnvelopeItemMessage
 
 _TOO_MANY = f"an envelope has at most {ITEMS_MAX} items, and the plan has more different steps"
 _UNCERTIFIED = "some step of the plan cannot be an item of an envelope under this relation"
+_NOT_HELD = (
+    "an envelope of these steps does not hold the plan: a pass is left before its end, its noise "
+    "falls after its first step, or correlated noise is used again"
+)
 
 
 def plan_envelope(
@@ -37,7 +41,8 @@ def plan_envelope(
         epsilon: nats, of the budget; None for what is certified of the plan.
 
     Raises:
-        InvalidRequestError: there are too many different steps, or one may be no item.
+        InvalidRequestError: there are too many different steps, one may be no item, or the items do
+            not hold the plan.
     """
     steps: Counter[Event] = Counter(counts.steps)
     if len(steps) > ITEMS_MAX:
@@ -47,6 +52,9 @@ def plan_envelope(
     if not math.isfinite(certified):
         raise InvalidRequestError("body.as_envelope", _UNCERTIFIED)
     limit = certified if epsilon is None else max(epsilon, certified)
+    held_by = EnvelopeFilter(items=items, epsilon=limit, delta=delta, certified=certified)
+    if not held_by.admits(held_by.total(counts, relation=relation, accept=accept)):
+        raise InvalidRequestError("body.as_envelope", _NOT_HELD)
     return PlanEnvelope(
         epsilon=limit,
         delta=delta,
