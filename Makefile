@@ -49,7 +49,7 @@ test-numerics: $(INSTALLED)  ## the accounting core against its definitions, eve
 test-system: $(INSTALLED)  ## whole processes that are broken, killed or loaded; needs Debian's nginx
 	DPLEDGER_TEST_ALL=1 $(PARALLEL) -m system
 
-test-browser: $(INSTALLED)  ## the pages in a real browser; needs Debian's chromium
+test-browser: $(INSTALLED)  ## the pages in a real browser; needs Debian's chromium-headless-shell, or chromium
 	$(PYTEST) -o addopts="--strict-markers --strict-config -q" tests/browser
 
 test-generated: $(INSTALLED) .generated/python/installed .generated/typescript/installed .generated/go/installed  ## clients generated from the OpenAPI document; needs node and npm, and tests Go and R if they are installed

@@ -5,6 +5,7 @@ tests/lanes.py run on SQLite. Each worker of `pytest -n` has databases and serve
 """
 
 import asyncio
+import gc
 import math
 import os
 import socket
@@ -37,7 +38,7 @@ from service.storage.tables import installation, metadata
 from service.web.direct_appends import Application
 from service.web.middleware import Arrivals
 from service.web.problems import REFUSALS_PER_SECOND
-from service.web.server import Server, connection_limits
+from service.web.server import SWEEP_AFTER, Server, connection_limits
 from tests.lanes import is_left_out, is_repeated, lane_of
 
 # A shared machine stands still now and then: no test is about how long something takes.
@@ -45,6 +46,9 @@ trials.register_profile(
     "unhurried", trials(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 trials.load_profile("unhurried")
+
+# Memory is swept as seldom as by a service: to collect 10,000 tests made it ten whole sweeps.
+gc.set_threshold(*SWEEP_AFTER)
 
 # What is sent by default: the start token acts as an admin's key until the first key is created.
 AS_ADMIN = {"Authorization": f"Bearer {START_TOKEN}"}
@@ -73,6 +77,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not os.environ.get(ALL) and (repeated := [one for one in items if is_repeated(one)]):
         config.hook.pytest_deselected(items=repeated)
         items[:] = [item for item in items if not is_repeated(item)]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end, and need not be swept again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,11 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.looking import WIDE, Scheme, findings, looking, overflow, settled
+from tests.browser.looking import NARROW, WIDE, Scheme, findings, looking, overflow, settled
 from tests.service.browsing import signed_in
 from tests.service.office import Office
+
+# Each database and each shape of a page once: the shape does not depend on the database.
+EACH_SHAPE = pytest.mark.parametrize(
+    ("database_url", "width", "scheme"),
+    [("sqlite", WIDE, "light"), ("postgres", NARROW, "dark")],
+    indirect=["database_url"],
+)
 
 
 def sound(page: Page) -> None:

@@ -2,22 +2,20 @@
 
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser, expect
 from sqlalchemy import Engine
 
 from service.transparency.signing import Signer
-from tests.browser.desks import Desks, press, sound
-from tests.browser.looking import NARROW, WIDE, Scheme, settled
+from tests.browser.desks import EACH_SHAPE, Desks, press, sound
+from tests.browser.looking import NARROW, Scheme, settled
 from tests.service.office import make_keys, working
 from tests.service.samples import append, event
 from tests.service.test_keys import Serve
 
 POISSON = {"kind": "poisson", "sampling_probability": 0.004}
-LOOKS: list[tuple[int, Scheme]] = [(WIDE, "light"), (NARROW, "dark")]
 
 
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@EACH_SHAPE
 def test_accepted_statuses_are_asked_for_and_approved(
     desks: Desks, width: int, scheme: Scheme
 ) -> None:
@@ -55,7 +53,7 @@ def test_handle_opens_the_form_and_a_comment_keeps_it_open(desks: Desks) -> None
         expect(page.get_by_role("button", name="Reopen")).to_be_visible()
 
 
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@EACH_SHAPE
 def test_branches_of_a_run_are_not_cut(desks: Desks, width: int, scheme: Scheme) -> None:
     branch = {"name": "after-a-crash", "from_branch": "main", "from_step": 20}
     dana = desks.office["dana"]

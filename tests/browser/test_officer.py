@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from benchmarks.servers import START_TOKEN
 from service.identity.keys import Role, create_key
 from service.storage.engine import transaction
-from tests.browser.desks import press, sound
+from tests.browser.desks import EACH_SHAPE, press, sound
 from tests.browser.looking import NARROW, WIDE, Look, Scheme
 from tests.browser.story import KEYS
 from tests.service.samples import BUDGET, FULL, SAMPLING, append, event, run, setup
@@ -51,7 +51,7 @@ def refused(api: httpx.Client) -> bool:
     return api.get("/v1/runs").status_code == 401
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
+@EACH_SHAPE
 def test_a_leaked_key_is_found_and_revoked(
     office: str, look: Look, width: int, scheme: Scheme
 ) -> None:
@@ -103,7 +103,11 @@ def test_the_first_key_is_an_admins_and_ends_the_start_token(
         sound(page)
 
 
-@pytest.mark.parametrize("width", [1400, WIDE, 1217, 1100, 700])
+@pytest.mark.parametrize(
+    ("database_url", "width"),
+    [("sqlite", 1400), ("postgres", WIDE), ("sqlite", 1217), ("postgres", 1100), ("sqlite", 700)],
+    indirect=["database_url"],
+)
 def test_every_link_of_the_head_is_seen(office: str, look: Look, width: int) -> None:
     name = "dana-of-the-office-of-privacy"
     with api_of(office, KEYS["admin"]) as admin:
@@ -286,8 +290,8 @@ def test_the_chart_of_an_open_overview_follows_the_table_below(office: str, look
         sound(page)
 
 
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_no_table_of_a_run_is_cut(office: str, look: Look, width: int) -> None:
+@EACH_SHAPE
+def test_no_table_of_a_run_is_cut(office: str, look: Look, width: int, scheme: Scheme) -> None:
     with api_of(office, KEYS["admin"]) as api:
         setup(api, dataset_given={"budget": BUDGET})
         assert append(api, event(0, 300, sampling=POISSON)).is_success
@@ -295,7 +299,7 @@ def test_no_table_of_a_run_is_cut(office: str, look: Look, width: int) -> None:
         found = SAMPLING | {"status": "contradicted", "declared": POISSON, "reason": "It shuffles."}
         recorded = found | {"recorded": loader | {"reshuffle": "each_pass"}}
         assert api.post("/v1/runs/run/findings", json=recorded).is_success
-    page = look(width=width)
+    page = look(width, scheme)
     sign_in(page, office, "/runs/run")
     # People of an identity provider have names as long as this one.
     long = "https://login.example.org/realms/research#dana.miller"

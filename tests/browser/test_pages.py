@@ -39,21 +39,10 @@ def test_the_pages_are_all_there_are(story: str) -> None:
 
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
-def test_a_page_can_be_read_by_everybody(
+def test_a_page_is_light_and_guarded_and_can_be_read_by_everybody(
     story: str, look: Look, path: str, width: int, scheme: Scheme
 ) -> None:
     page = look(width, scheme)
-    page.goto(story + path)
-    settled(page)
-    assert findings(page) == []
-    assert overflow(page) <= 0
-    assert page.title().endswith("dpledger")
-    assert page.locator("h1").count() == 1
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_a_page_is_light_and_guarded(story: str, look: Look, path: str) -> None:
-    page = look()
     sizes: dict[str, int] = {}
 
     def came(response: Response) -> None:
@@ -68,6 +57,10 @@ def test_a_page_is_light_and_guarded(story: str, look: Look, path: str) -> None:
     policy = answer.header_value("content-security-policy") or ""
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
+    assert findings(page) == []
+    assert overflow(page) <= 0
+    assert page.title().endswith("dpledger")
+    assert page.locator("h1").count() == 1
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -1,17 +1,18 @@
 """A researcher asks for another limit, and two officers decide, each in a browser of their own."""
 
-import pytest
 from playwright.sync_api import expect
 
-from tests.browser.desks import Desks
-from tests.browser.looking import NARROW, WIDE, findings
+from tests.browser.desks import EACH_SHAPE, Desks
+from tests.browser.looking import NARROW, Scheme, findings
 
 NEXT = "Tab"
 
 
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_a_limit_is_asked_for_and_approved_by_keyboard(desks: Desks, width: int) -> None:
-    with desks.visit("dana", "/datasets/data", width) as page:
+@EACH_SHAPE
+def test_a_limit_is_asked_for_and_approved_by_keyboard(
+    desks: Desks, width: int, scheme: Scheme
+) -> None:
+    with desks.visit("dana", "/datasets/data", width, scheme) as page:
         page.get_by_label("ε, at most").fill("5")
         page.get_by_label("Reason").fill("a larger model")
         page.get_by_role("button", name="Ask for it").press("Enter")
@@ -19,7 +20,7 @@ def test_a_limit_is_asked_for_and_approved_by_keyboard(desks: Desks, width: int)
         expect(page.get_by_role("heading", level=1)).to_have_text("Another limit: data")
         where = page.url.removeprefix(desks.office.address)
         expect(page.get_by_role("button", name="Approve and make the change")).to_have_count(0)
-    with desks.visit("ann", "/", width) as page:
+    with desks.visit("ann", "/", width, scheme) as page:
         page.get_by_role("link", name="Requests 1 waiting").press("Enter")
         page.get_by_role("link", name="Another limit: data").press("Enter")
         page.wait_for_url(f"**{where}")

@@ -1,4 +1,4 @@
-"""Both wheels, built once."""
+"""Both wheels, built and installed once."""
 
 import subprocess
 import sys
@@ -16,3 +16,12 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
         subprocess.run(command, cwd=package, check=True, capture_output=True, timeout=240)
     return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="session")
+def installed(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nothing but an environment that holds both wheels."""
+    folder = tmp_path_factory.mktemp("installed")
+    release.install(folder, wheels)
+    assert [one.name for one in folder.iterdir()] == [".venv"]
+    return folder

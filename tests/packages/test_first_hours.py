@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from deploy.release import release, session
+from deploy.release import session
 from tests.packages.following import GUIDE, Typed, difference, follow, typed
 
 
-def test_the_platform_engineers_hour(wheels: list[Path], tmp_path: Path) -> None:
-    python = release.install(tmp_path, wheels)
+def test_the_platform_engineers_hour(installed: Path, tmp_path: Path) -> None:
     page = (GUIDE / "first-hour-platform.md").read_text(encoding="utf-8")
     folder = tmp_path / "hour"
     folder.mkdir()
-    given = {"HOME": str(folder), "PATH": f"{python.parent}:/usr/bin:/bin"}
+    given = {"HOME": str(folder), "PATH": f"{installed}/.venv/bin:/usr/bin:/bin"}
     assert len(list(typed(page))) > 15
     assert follow([page], folder, given, session.free_port()) == []
 

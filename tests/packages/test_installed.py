@@ -9,22 +9,21 @@ from deploy.release import release, session
 README = session.README.read_text(encoding="utf-8")
 
 
-def test_the_session_runs_to_its_last_line(wheels: list[Path], tmp_path: Path) -> None:
-    release.install(tmp_path, wheels)
-    assert [one.name for one in tmp_path.iterdir()] == [".venv"]
-    printed = session.follow(tmp_path, README)
+def test_the_session_runs_to_its_last_line(installed: Path) -> None:
+    printed = session.follow(installed, README)
     assert printed[0].startswith("epsilon 2.37955")
     assert any(line.startswith("noise_multiplier 1.") for line in printed)
     assert printed[-1] == "nothing is broken"
-    installed = tmp_path / ".venv" / "lib"
-    assert next(installed.rglob("service/py.typed"))  # it is the wheel that was tried
-    assert untracked(tmp_path) == {".local/", "serve.log"}  # of a home, and of this test
+    library = installed / ".venv" / "lib"
+    assert next(library.rglob("service/py.typed"))  # it is the wheel that was tried
+    assert untracked(installed) == {".local/", "serve.log"}  # of a home, and of this test
     broken = README.replace("certificate.json --public-key", "ledger.json --public-key")
     assert broken != README
-    (tmp_path / "second").mkdir()
-    (tmp_path / "second" / ".venv").symlink_to(tmp_path / ".venv")
+    second = installed / "second"
+    second.mkdir()
+    (second / ".venv").symlink_to(installed / ".venv")
     with pytest.raises(session.SessionError, match="verify"):
-        session.follow(tmp_path / "second", broken)
+        session.follow(second, broken)
 
 
 def untracked(folder: Path) -> set[str]:

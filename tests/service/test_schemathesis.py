@@ -14,7 +14,7 @@ REQUESTS_MIN = 700  # on each database
 @pytest.mark.parametrize(
     ("backend", "examples", "share"),
     # At the edges of each value on one, at random on the other: to make the former takes longer.
-    [("sqlite", 4, 0.12), ("postgres", 20, 0.0)],
+    [("sqlite", 4, 0.12), ("postgres", 14, 0.0)],
 )
 def test_a_thousand_requests_are_answered_as_the_document_says(
     backend_urls: dict[str, str], backend: str, examples: int, share: float

@@ -33,6 +33,12 @@ def serving(url: str, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[httpx.C
 
 
 @pytest.fixture
+def probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question whether a service is ready writes, where the last attempt went wrong."""
+    monkeypatch.setattr("service.operations.health.PROBE_GAP_SECONDS", 0.0)
+
+
+@pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Where a SQLite ledger will be."""
     return tmp_path / "ledger.db"

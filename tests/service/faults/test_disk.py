@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import cycle
@@ -67,6 +66,7 @@ def until_refused(api: httpx.Client, number: int) -> int:
     raise AssertionError("The disk was never full.")
 
 
+@pytest.mark.usefixtures("probes")
 def test_a_full_disk_refuses_and_goes_on_when_there_is_room(disk: Disk) -> None:
     with serving(f"sqlite:///{disk.folder / 'ledger.db'}") as api:
         begin(api, STEPS)
@@ -75,7 +75,6 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room(disk: Disk) -> None:
             acknowledged = until_refused(api, STEPS)
             for _ in range(3):
                 require_unavailable(api.get("/readyz"))
-                time.sleep(0.6)
             require_exactly(api, acknowledged)
             fill_with_runs(api)
             require_exactly(api, acknowledged)
@@ -89,6 +88,7 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room(disk: Disk) -> None:
         require_exactly(api, acknowledged + 1)
 
 
+@pytest.mark.usefixtures("probes")
 def test_a_service_with_room_for_a_probe_but_not_for_an_append_is_not_ready(
     tmp_path: Path,
 ) -> None:
@@ -103,7 +103,6 @@ def test_a_service_with_room_for_a_probe_but_not_for_an_append_is_not_ready(
             for number in range(STEPS, STEPS + SMALL):  # less is written, again and again
                 require_taken(api, number)
                 require_unavailable(api.get("/readyz"))
-                time.sleep(0.6)
             require_exactly(api, STEPS + SMALL)
             require_unavailable(record_lines(api, STEPS + SMALL, LINES))
         finally:

@@ -40,7 +40,9 @@ ATTEMPTS = 3
 
 
 @contextmanager
-def trapped(url: str, folder: Path, moment: str, name: str) -> Iterator[tuple[Server, Path]]:
+def trapped(
+    url: str, folder: Path, moment: str, name: str, *, wait_seconds: float = 2.0
+) -> Iterator[tuple[Server, Path]]:
     """A worker of its own that sends itself a signal at a moment, once the file is there."""
     port, trap = free_port(), folder / "trap"
     words = ["benchmarks.fault_worker", moment, "1", name, str(trap), "serve", "--port", str(port)]
@@ -50,7 +52,7 @@ def trapped(url: str, folder: Path, moment: str, name: str) -> Iterator[tuple[Se
         log=folder / f"{port}.log",
         settings={
             # PostgreSQL ends a session that stands still after six times as long.
-            "DPLEDGER_BUSY_TIMEOUT_SECONDS": "2",
+            "DPLEDGER_BUSY_TIMEOUT_SECONDS": str(wait_seconds),
             "DPLEDGER_START_TOKEN_FILE": str(start_token_file(folder)),
         },
     )
@@ -91,7 +93,7 @@ def test_a_worker_that_stands_still_with_the_lock_keeps_others_no_longer_than_th
     url: str, tmp_path: Path
 ) -> None:
     with (
-        trapped(url, tmp_path, "commit", "SIGSTOP") as (server, trap),
+        trapped(url, tmp_path, "commit", "SIGSTOP", wait_seconds=0.8) as (server, trap),
         client_of(server) as stopping,
         serving(url) as api,
     ):
