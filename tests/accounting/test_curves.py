@@ -189,7 +189,7 @@ def test_a_profile_names_what_was_used_alone() -> None:
     assert Assumption.FRESH_SECRET_ORDER in both.assumptions
 
 
-@pytest.mark.parametrize("part", ["guessed_aside", "least_of_choices"])
+@pytest.mark.parametrize("part", ["guess_aside", "least_of_choices"])
 def test_where_too_little_work_is_left_shuffled_passes_have_the_profile_of_a_release(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             found.append(row.sequence)
             yield row
 
-    monkeypatch.setattr(known_histories, "streamed", streamed)
+    monkeypatch.setattr(known_histories, "stream_rows", streamed)
     return found
 
 

@@ -219,7 +219,10 @@ def listed_by_client(url: str) -> object:
 
 @pytest.mark.parametrize(
     ("module", "name", "listed"),
-    [(start_token, "found", listed_by_service), (start_tokens, "find", listed_by_client)],
+    [
+        (start_token, "find_start_token", listed_by_service),
+        (start_tokens, "find", listed_by_client),
+    ],
 )
 def test_a_request_that_came_before_the_token_is_sent_again_with_it(
     address: str,
