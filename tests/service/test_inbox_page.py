@@ -17,6 +17,7 @@ from service.clock import now
 from service.identity.keys import Role
 from service.ledger.incidents import IncidentAnswer, Kind
 from service.web.dashboard import glossary, listing
+from service.web.dashboard.pages.incident_details import describe_details
 from tests.service.browsing import CSRF, make_key, signed_in
 from tests.service.samples import BUDGET, Json, append, dataset, event, run, setup
 from tests.service.test_incident_notes import inbox, note
@@ -241,7 +242,7 @@ def test_details_are_words(kind: Kind) -> None:
         "other_thing": 7, "nearest_item": None, "thresholds": [0.5, 0.7, 0.8], "share": 0.80121,
         "share_reserved": 0.0, "share_requested": None,
     }  # fmt: skip
-    told = glossary.detail_of(
+    told = describe_details(
         IncidentAnswer(
             id="x", kind=kind, dataset="data", run="run", sequence=1, occurred_at="", detail=detail
         )
@@ -266,9 +267,7 @@ def test_details_are_words(kind: Kind) -> None:
 )
 def test_details_without_a_charge_stand_alone(detail: Json, told: list[str]) -> None:
     given: Json = {"kind": Kind.THRESHOLD, "dataset": "data", "run": None, "sequence": 1}
-    assert (
-        glossary.detail_of(IncidentAnswer(id="x", occurred_at="", detail=detail, **given)) == told
-    )
+    assert describe_details(IncidentAnswer(id="x", occurred_at="", detail=detail, **given)) == told
 
 
 # ---- the audit log

@@ -103,8 +103,8 @@ def test_a_plan_may_name_its_accountant(api: httpx.Client, accountant: str) -> N
 @pytest.mark.parametrize(
     ("given", "events", "location", "message"),
     [
-        ({"solve_for": NOISE}, [event(0, 5, mechanism=ANY_NOISE)], "body.epsilon", "required"),
-        ({"epsilon": 1.0}, [event(0, 5, mechanism=ANY_NOISE)], "body.solve_for", "required"),
+        ({"solve_for": NOISE}, [event(0, 5, mechanism=ANY_NOISE)], "body.epsilon", "must be given"),
+        ({"epsilon": 1.0}, [event(0, 5, mechanism=ANY_NOISE)], "body.solve_for", "must be given"),
         ({"epsilon": 0.0, "solve_for": NOISE}, [event(0, 5)], "body.epsilon", "must lie in"),
         ({"epsilon": "1", "solve_for": NOISE}, [event(0, 5)], "body.epsilon", "number"),
         ({"epsilon": 1.0, "solve_for": "delta"}, [event(0, 5)], "body.solve_for", ""),
@@ -148,7 +148,7 @@ def test_a_plan_may_name_its_accountant(api: httpx.Client, accountant: str) -> N
         (
             {"epsilon": 1.0, "solve_for": RATE},
             [event(0, 5, sampling={"kind": "truncated_poisson"})],
-            "body.events[0].sampling.max_batch_size", "required",
+            "body.events[0].sampling.max_batch_size", "must be given",
         ),
         (
             {"epsilon": 1.0, "solve_for": RATE},
@@ -169,7 +169,8 @@ def test_a_plan_may_name_its_accountant(api: httpx.Client, accountant: str) -> N
         ),
         (
             {"epsilon": 1.0, "solve_for": NOISE},
-            [event(0, 5, mechanism={"kind": "zcdp"})], "body.events[0].mechanism.rho", "required",
+            [event(0, 5, mechanism={"kind": "zcdp"})],
+            "body.events[0].mechanism.rho", "must be given",
         ),
         (
             {"epsilon": 1.0, "solve_for": NOISE},
@@ -184,8 +185,8 @@ def test_a_plan_may_name_its_accountant(api: httpx.Client, accountant: str) -> N
         ({"epsilon": 0.1, "solve_for": STEPS}, [without(event(0, 1), STEPS) | {
             "sampling": {"kind": "full"}}], "body.epsilon", "safest steps that is tried, 1,"),
         ({}, [event(0, 5, mechanism=ANY_NOISE)], "body.events[0].mechanism.noise_multiplier",
-         "required"),
-        ({}, [without(event(0, 5), STEPS)], "body.events[0].steps", "required"),
+         "must be given"),
+        ({}, [without(event(0, 5), STEPS)], "body.events[0].steps", "must be given"),
         ({}, [event(0, 5, sampling=ANY_RATE)], "body.events[0].sampling", "give exactly one of"),
         ({}, [event(0, 5, mechanism=ANY_NOISE | {NOISE: None})],
          "body.events[0].mechanism.noise_multiplier", "number"),

@@ -35,6 +35,7 @@ from service.storage.tables import api_keys, incidents
 from service.web.dashboard import glossary, listing
 from service.web.dashboard.forms.shown_form import fault_text
 from service.web.dashboard.listing import Listed
+from service.web.dashboard.pages.incident_details import describe_details
 from service.web.dashboard.rendering import PageRoute, render
 from service.web.dashboard.viewer import PageTrainerOrApprover, PageViewer, PostedForm
 from service.web.parameters import Database, IncidentId
@@ -112,7 +113,7 @@ def with_advice(
 ) -> list[tuple[AnyIncident, glossary.Advice, list[str]]]:
     """Each incident with what to do about it now, and its details in words."""
     endless = endless_limits(connection, told)
-    return [(one, glossary.advice_of(one, endless), glossary.detail_of(one)) for one in told]
+    return [(one, glossary.advice_of(one, endless), describe_details(one)) for one in told]
 
 
 def incident_rights(viewer: Caller) -> dict[str, bool]:
