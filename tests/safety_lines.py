@@ -28,6 +28,7 @@ LOCKS: Final = "test_locks.py::test_a_row_is_read_only_when_it_is_locked"
 INSERT: Final = "test_insert_only.py::"
 NAN: Final = "test_not_a_budget.py::"
 VERIFY: Final = "test_verification.py"
+FITS: Final = "test_fits_as_charged.py"
 
 
 # fmt: off
@@ -105,6 +106,12 @@ LINES: Final = (
     Line("accounting/renyi/moments.py", "np.max(size) < _EXPONENT_MAX", "np.max(size) < math.inf",
          "accounting/test_safety_terms.py::"
          "test_exponents_beyond_doubles_are_taken_as_logarithms"),
+    # What fits: the filter behind a plan holds all steps, and an envelope those it was made for.
+    Line("service/ledger/budgets/budget.py", "self.planned is None and ", "", FITS),
+    Line("service/ledger/budgets/planned_envelopes.py", "if not held_by.admits(",
+         "if 0 and (", FITS),
+    Line("service/ledger/append/branch_end.py",
+         "NO_SHIFTS if self.run is None else self.run.shifts", "NO_SHIFTS", FITS),
     # Reserved steps count as often as shifted passes do once they are recorded.
     Line("service/ledger/reservations.py", "return with_shifts(move, run.shifts)", "return move",
          "test_reserved_shifts.py"),
