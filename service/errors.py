@@ -34,7 +34,7 @@ class LedgerError(Exception):
         self.extra = extra  # further members of the problem document
 
     def relocate(self, place: Callable[[str], str]) -> None:
-        """Name the places of what is refused as their sender knows them; most refusals have none.
+        """Name each refused location as the sender knows it; most refusals name no location.
 
         Args:
             place: the sender's name of a location.

@@ -52,7 +52,7 @@ def plain(value: float | None, digits: int = _DIGITS) -> str:
 
 
 def all_digits(value: float | None) -> str:
-    """To the last digit: a limit that somebody decides on, a delta that bounds are told at."""
+    """Return all digits of a number: of a limit, or of the delta at which a bound is stated."""
     if value is None or not math.isfinite(value) or value == 0:
         return plain(value)
     exact = _shortest(value)

@@ -101,9 +101,9 @@ def remedies(connection: Connection, name: str, wanted: Wanted) -> Remedies:
     what its branch holds in reserve is used up, and what corrections have shifted counts.
 
     Raises:
-        NotFoundError: there is no such dataset, or it has no such run, or that no such branch.
+        NotFoundError: there is no such dataset, or no such run of it, or no such branch of the run.
         InvalidRequestError: the events do not follow one another, or do not fit the dataset.
-        UnsupportedEventError: what is within every budget cannot be accounted.
+        UnsupportedEventError: the steps fit in every budget, and no theorem accounts for them.
         TooExpensiveError: to tell whether they fit would take too much work.
     """
     dataset = find_dataset(connection, name)
@@ -186,7 +186,7 @@ def _end(
     """Where steps would be charged, as the writer reads it.
 
     Raises:
-        NotFoundError: the dataset has no such run, or that no such branch.
+        NotFoundError: the dataset has no such run, or the run has no such branch.
     """
     cache = DatasetCache(locks=False)
     if run is None:

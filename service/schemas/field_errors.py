@@ -16,7 +16,7 @@ AUDIT_TAGS: Final = ("(audit)", "(audit_result)")
 # The fields whose `kind` says which others there are, and the names of whole messages' kinds.
 _TAGGED: Final = ("mechanism", "sampling", "repetitions", "declared", "recorded")
 _WHOLE: Final = (CLOSED_TAG, OPEN_TAG, *FINDING_TAGS, *AUDIT_TAGS)
-# What the kinds of faults that pydantic knows mean to who sent the message.
+# What pydantic's kinds of faults mean to the sender of the message.
 _WHOLE_NUMBER: Final = "must be a whole number, in digits"
 _OBJECT: Final = "must be an object"
 ALLOWED: Final[Mapping[str, str]] = {

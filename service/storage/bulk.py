@@ -108,9 +108,9 @@ def select(
         connection: in a transaction.
         table: whose rows.
         key: the column that names them.
-        columns: what is read.
+        columns: the columns to read.
         keys: of the rows.
-        lock: whether the rows are locked; what is read in a snapshot is not.
+        lock: whether to lock the rows; a snapshot locks none.
     """
     cursor = connection.connection.cursor()
     statement = _select(connection.dialect.name, table, key, columns, lock)

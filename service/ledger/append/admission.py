@@ -202,7 +202,7 @@ def scopes_of(
 ) -> Sequence[BudgetCheck]:
     """The budgets an operation is held against: its dataset's, its own, and its ancestors'.
 
-    Of a run that there is not yet, and has no budget, those of the others.
+    A run that does not exist yet has no budget of its own.
     """
     if state.scopes is None:
         state.scopes = tuple(_shared_scopes(state))

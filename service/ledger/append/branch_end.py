@@ -1,6 +1,6 @@
-"""The end of a branch, where further steps are charged: what they change, and what must hold them.
+"""The end of a branch, where the writer charges further steps to budgets.
 
-A charge and an answer about what would fit ask here, so that they agree.
+A charge and an answer about what would fit both ask this module, so they agree.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from service.schemas.event_codec import MAIN
 
 @dataclass(frozen=True, slots=True)
 class BranchEnd:
-    """The end of a run's branch, or the beginning of a run that there is not yet."""
+    """The end of a run's branch, or the beginning of a run that does not exist yet."""
 
     state: DatasetState
     run: RunState | None
@@ -76,7 +76,7 @@ class BranchEnd:
         return all(held.scope.admits(held.sums(move)) for held in self.scopes(parts))
 
     def _planned(self, parts: Sequence[PositionedSpan]) -> int:
-        """How many leading steps are those that a plan which was kept to has at their place."""
+        """How many leading steps the run's plan has at their place; none if the run left it."""
         run = self.run
         if run is None or not run.on_plan or run.plan is None or self.branch.name != MAIN:
             return 0

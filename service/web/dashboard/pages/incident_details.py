@@ -17,8 +17,8 @@ from service.formatting import (
 from service.guarantees.noise_schedule import part_words
 from service.ledger.incidents import IncidentAnswer, Kind
 
-# Each number or word of an incident as a phrase, in the order in which they are told; what is not
-# here is told by its own name, last.
+# Each number or word of an incident as a phrase, in the order in which the page lists them. It
+# lists a detail without a phrase last, under the name of the detail.
 _PHRASES: Final[dict[str, str]] = {
     "frozen": "frozen",
     "scope": "limit of the {}",
